@@ -1,0 +1,17 @@
+# TROUPE_HAVE_CUDA is set when the CUDA side is compiled; .cu files are left out otherwise.
+set(TROUPE_HAVE_CUDA OFF)
+if(NOT TROUPE_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # given whole below
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(TROUPE_CUDA_ARCH "90a" CACHE STRING "Compute capability to build for")
+    set(TROUPE_HAVE_CUDA ON)
+  elseif(TROUPE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TROUPE_CUDA=ON, but no nvcc was found")
+  endif()
+endif()
+message(STATUS "CUDA side: ${TROUPE_HAVE_CUDA}")

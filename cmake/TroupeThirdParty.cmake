@@ -1,0 +1,15 @@
+# Everything that is not ours; docs/dependencies.md says why each is here. All of it comes from the distribution.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(CAF REQUIRED) # cmake/FindCAF.cmake: Debian ships no config for it
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(PrometheusCore REQUIRED IMPORTED_TARGET prometheus-cpp-core)
+if(TROUPE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()

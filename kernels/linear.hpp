@@ -1,0 +1,47 @@
+// y = x W^T (+ bias), W in its stored type. The op behind every projection and the head.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/weight_view.hpp"
+#include "device/cpu/thread_pool.hpp"
+
+namespace troupe::cpu {
+
+// One or more matrices over the same input, stacked by rows (QKV, gate + up): one pass over the activations.
+// Weights stay quantised; the packing may interleave rows. Quantised types multiply int8-quantised activations (32 elements share a
+// scale) with int32 accumulation per block; F32/F16/BF16 weights multiply f32 activations with f32 accumulation.
+class linear {
+ public:
+  // Views must have equal columns; `biases` is empty or has one entry (maybe empty) per view. Throws std::invalid_argument otherwise.
+  explicit linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases = {});
+  ~linear();
+  linear(linear&&) noexcept;
+  linear& operator=(linear&&) noexcept;
+
+  std::int64_t rows() const;    // outputs, summed over the views
+  std::int64_t columns() const; // inputs
+
+  // y[r * y_stride + o] = sum_c x[r * x_stride + c] W[o, c] + bias[o]; y += instead when `accumulate` (residual).
+  // Each output element has one fixed order of additions, whatever `count` is and however threads split it.
+  void apply(thread_pool& pool, const float* x, std::int64_t x_stride, std::int64_t count, float* y, std::int64_t y_stride,
+             bool accumulate = false) const;
+
+ private:
+  struct impl;
+  std::unique_ptr<impl> impl_;
+};
+
+// The plain reference: scalar, f64 accumulation, weights dequantised, activations not quantised. For tests.
+void linear_reference(const weight_view& weight, const float* bias, const float* x, std::int64_t count, float* y);
+
+// Dequantises row `row` of `weight` into out[columns].
+void dequantise_row(const weight_view& weight, std::int64_t row, float* out);
+
+// The kernel set in use on this machine: "avx512vnni", "avx2" or "portable".
+const char* linear_kernel_name();
+
+} // namespace troupe::cpu

@@ -1,0 +1,35 @@
+// step_plan -> ops -> step_result on the CPU: the reference device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/dtype.hpp"
+#include "core/step.hpp"
+#include "models/model.hpp"
+
+namespace troupe {
+
+struct cpu_executor_options {
+  std::int32_t threads = 0;            // 0: one per core
+  std::int32_t block_size = 16;        // tokens per KV block
+  std::int32_t max_num_seqs = 64;
+  std::int32_t max_batched_tokens = 512;
+  std::optional<std::int32_t> max_model_len; // none: the model's max_position
+  std::optional<std::int32_t> num_blocks;    // none: from kv_bytes
+  std::size_t kv_bytes = std::size_t{1} << 30;
+  std::optional<dtype> kv_type;        // f32, f16 or bf16; none: f32 for f32 weights, else f16
+  // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
+  std::optional<std::int32_t> tokenizer_vocab_size;
+};
+
+// Throws load_error when the options cannot work together (with the numbers).
+// Results do not depend on the batch: a row's arithmetic is the same alone, in a chunk or beside others.
+std::unique_ptr<step_executor> make_cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options);
+
+// Bytes of KV per token over all layers, both K and V.
+std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type);
+
+} // namespace troupe

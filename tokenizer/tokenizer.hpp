@@ -1,0 +1,64 @@
+// Text <-> tokens. Immutable after load, so safe to share between threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/value.hpp"
+
+namespace troupe {
+
+struct encode_options {
+  bool add_special_tokens = true; // BOS/EOS where the tokenizer's own rules add them
+  bool parse_special = true;      // text of control tokens becomes those tokens (Hugging Face's behaviour)
+};
+
+class tokenizer {
+ public:
+  virtual ~tokenizer() = default;
+
+  // Input that is not UTF-8 is read with U+FFFD for each bad byte. Near-linear in the length of the text.
+  virtual std::vector<token_id> encode(std::string_view text, encode_options options = {}) const = 0;
+  // The bytes that `token` adds to text already begun; maybe part of a character. Control tokens give their own text.
+  // An id outside the vocabulary gives nothing.
+  virtual std::string token_bytes(token_id token) const = 0;
+  // Whole text, as Hugging Face's decode (skip_special leaves control tokens out; a leading blank is stripped where the decoder
+  // says so); bytes that are no UTF-8 become U+FFFD.
+  virtual std::string decode(std::span<const token_id> tokens, bool skip_special = true) const = 0;
+
+  virtual std::int32_t vocab_size() const = 0; // added tokens included
+  virtual bool is_special(token_id token) const = 0; // control token: parsed from template text, never printed
+  virtual std::optional<token_id> find(std::string_view token_text) const = 0;
+  virtual std::optional<token_id> bos() const = 0;
+  virtual std::vector<token_id> eos() const = 0;
+  virtual bool adds_bos() const = 0;
+  // Texts of the control tokens, longest first.
+  virtual const std::vector<std::string>& special_texts() const = 0;
+  // The decoder drops one leading blank of a whole text (SentencePiece kinds).
+  virtual bool strips_leading_space() const = 0;
+};
+
+// Each throws load_error: file (or GGUF key), part, reason. An unknown stage or option is a load error.
+// Hugging Face folder: tokenizer.json with tokenizer_config.json, else tokenizer.model (SentencePiece).
+std::shared_ptr<const tokenizer> load_tokenizer(const std::filesystem::path& folder);
+std::shared_ptr<const tokenizer> tokenizer_from_json(const value& tokenizer_json, const value& tokenizer_config, std::string_view name);
+// GGUF metadata: tokenizer.ggml.model "gpt2" (with .pre) or "llama".
+std::shared_ptr<const tokenizer> tokenizer_from_gguf(const value& metadata, std::string_view name);
+
+// The chat template's source and its variables' defaults, as the checkpoint gives them; none when it has no template.
+struct chat_template_source {
+  std::string text;
+  std::string bos_token;
+  std::string eos_token;
+};
+std::optional<chat_template_source> find_chat_template(const std::filesystem::path& folder); // tokenizer_config.json, chat_template.jinja
+std::optional<chat_template_source> find_chat_template(const value& gguf_metadata);
+
+} // namespace troupe
