@@ -18,6 +18,9 @@ namespace troupe {
 struct encode_options {
   bool add_special_tokens = true; // BOS/EOS where the tokenizer's own rules add them
   bool parse_special = true;      // text of control tokens becomes those tokens (Hugging Face's behaviour)
+  // When not empty: added tokens are searched in the text as it is, so one with this marker inside is plain text; every marker is
+  // dropped from the plain text between added tokens before that is normalised, split and encoded. Chat templates use it.
+  std::string_view plain_marker = {};
 };
 
 class tokenizer {
