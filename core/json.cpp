@@ -128,8 +128,6 @@ std::string dump(const value& item) {
   return out;
 }
 
-std::string quote(std::string_view text) {
-  return nlohmann_json(text).dump(-1, ' ', false, nlohmann_json::error_handler_t::replace);
-}
+std::string quote(std::string_view text) { return nlohmann_json(text).dump(-1, ' ', false, nlohmann_json::error_handler_t::replace); }
 
 } // namespace troupe::json

@@ -30,20 +30,20 @@ struct generation_request {
   request_id id = 0;
   std::uint64_t arrival_ns = 0; // steady clock, when the first byte of the request was complete in transport/http
   std::string model;
-  std::vector<prompt> prompts;       // at least one; a chat request has exactly one
-  bool add_special_tokens = true;    // text prompts: BOS where the tokenizer asks for it
-  std::int32_t n = 1;                // choices per prompt; choice index = prompt * n + i
+  std::vector<prompt> prompts;            // at least one; a chat request has exactly one
+  bool add_special_tokens = true;         // text prompts: BOS where the tokenizer asks for it
+  std::int32_t n = 1;                     // choices per prompt; choice index = prompt * n + i
   std::optional<std::int32_t> max_tokens; // none: up to the context limit
-  sampling_params sampling;          // min_tokens and suppressed are filled by the gateway
-  std::optional<std::uint64_t> seed; // none: the gateway draws one; choice i uses seed + i
+  sampling_params sampling;               // min_tokens and suppressed are filled by the gateway
+  std::optional<std::uint64_t> seed;      // none: the gateway draws one; choice i uses seed + i
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
   std::vector<token_id> stop_token_ids;
   std::vector<std::string> stop_strings;
   bool include_stop_string = false;
-  bool echo = false;                 // report the prompt first
+  bool echo = false;                           // report the prompt first
   std::optional<std::int32_t> prompt_logprobs; // with this many best alternatives
-  std::int32_t priority = 0;         // lower is earlier
+  std::int32_t priority = 0;                   // lower is earlier
 };
 
 struct token_logprob {
@@ -62,8 +62,8 @@ struct prompt_report {
   std::int32_t prompt_index = 0;
   std::string text;
   std::vector<token_id> tokens;
-  std::vector<std::string> token_bytes;                    // one per token
-  std::vector<std::optional<position_logprobs>> logprobs;  // empty, or one per token; the first is none
+  std::vector<std::string> token_bytes;                   // one per token
+  std::vector<std::optional<position_logprobs>> logprobs; // empty, or one per token; the first is none
 };
 
 // New output of one choice. `text` is valid UTF-8 and is sent once; joined, the chunks are the whole text.

@@ -30,8 +30,8 @@ struct sampling_params {
   float frequency_penalty = 0.0F;  // [-2, 2]; subtracted per occurrence in the output so far
   std::uint64_t seed = 0;          // the draw at position p depends on (seed, p) alone
   std::vector<token_bias> logit_bias;
-  std::int32_t min_tokens = 0;             // the first min_tokens outputs are never one of `suppressed`
-  std::vector<token_id> suppressed;        // EOS and stop tokens, when min_tokens > 0
+  std::int32_t min_tokens = 0;              // the first min_tokens outputs are never one of `suppressed`
+  std::vector<token_id> suppressed;         // EOS and stop tokens, when min_tokens > 0
   std::optional<std::int32_t> top_logprobs; // report the chosen token's logprob and this many best ones (0..20)
 
   friend bool operator==(const sampling_params&, const sampling_params&) = default;
@@ -39,11 +39,11 @@ struct sampling_params {
 
 // When a sequence ends. Token rules are the scheduler's, string rules the detokenizer's.
 struct stop_conditions {
-  std::int32_t max_tokens = 0;            // outputs at most; 0: prompt only (echo)
-  std::int32_t min_tokens = 0;            // neither stop strings nor stop tokens end a sequence below this
-  std::vector<token_id> stop_token_ids;   // EOS ids (unless ignore_eos) and the client's
-  std::vector<std::string> stop_strings;  // non-empty, UTF-8
-  bool include_stop_string = false;       // keep the matched stop string in the text
+  std::int32_t max_tokens = 0;           // outputs at most; 0: prompt only (echo)
+  std::int32_t min_tokens = 0;           // neither stop strings nor stop tokens end a sequence below this
+  std::vector<token_id> stop_token_ids;  // EOS ids (unless ignore_eos) and the client's
+  std::vector<std::string> stop_strings; // non-empty, UTF-8
+  bool include_stop_string = false;      // keep the matched stop string in the text
 
   friend bool operator==(const stop_conditions&, const stop_conditions&) = default;
 };

@@ -24,17 +24,17 @@ class token_sink {
 };
 
 struct service_status {
-  bool live = true;         // the process can still do its work, or is loading
-  bool ready = false;       // requests are accepted now
-  bool draining = false;    // SIGTERM seen: no new requests
-  std::string reason;       // why not ready, or empty
+  bool live = true;      // the process can still do its work, or is loading
+  bool ready = false;    // requests are accepted now
+  bool draining = false; // SIGTERM seen: no new requests
+  std::string reason;    // why not ready, or empty
 };
 
 struct served_model {
   std::vector<std::string> names; // the first is the primary; all are accepted in "model"
   std::int32_t max_model_len = 0;
-  std::int32_t vocab_size = 0;    // ids 0 .. vocab_size-1 are valid in prompts, logit_bias and stop_token_ids
-  std::int64_t created = 0;       // Unix seconds
+  std::int32_t vocab_size = 0; // ids 0 .. vocab_size-1 are valid in prompts, logit_bias and stop_token_ids
+  std::int64_t created = 0;    // Unix seconds
   bool has_chat_template = false;
 };
 

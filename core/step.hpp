@@ -51,7 +51,7 @@ struct work_item {
   work_kind kind = work_kind::prefill;
   std::int32_t first_position = 0; // of the item's first token in its sequence
   std::int32_t token_count = 0;
-  bool sample = false;             // draw a token from the last row (decode: always true)
+  bool sample = false;                         // draw a token from the last row (decode: always true)
   std::optional<std::int32_t> prompt_logprobs; // prefill: score each next prompt token, with this many best ones
 
   friend bool operator==(const work_item&, const work_item&) = default;
@@ -88,10 +88,10 @@ struct token_scores {
 
 struct slot_output {
   slot_id slot = 0;
-  std::vector<token_id> tokens;             // sampled, in order; empty for a chunk that samples nothing
-  std::vector<token_scores> scores;         // one per token when top_logprobs is set
-  std::vector<token_scores> prompt_scores;  // rows of a prefill item that asked for them
-  bool numeric_fault = false;               // the logits held a NaN or nothing finite: no token, the sequence must end
+  std::vector<token_id> tokens;            // sampled, in order; empty for a chunk that samples nothing
+  std::vector<token_scores> scores;        // one per token when top_logprobs is set
+  std::vector<token_scores> prompt_scores; // rows of a prefill item that asked for them
+  bool numeric_fault = false;              // the logits held a NaN or nothing finite: no token, the sequence must end
 
   friend bool operator==(const slot_output&, const slot_output&) = default;
 };
@@ -121,9 +121,9 @@ using step_outcome = std::variant<step_result, step_failure>;
 
 // Planned before anything is taken; what the scheduler needs to know of a device.
 struct executor_info {
-  std::int32_t block_size = 0;      // tokens per KV block
+  std::int32_t block_size = 0; // tokens per KV block
   std::int32_t num_blocks = 0;
-  std::int32_t max_num_seqs = 0;    // slots
+  std::int32_t max_num_seqs = 0;       // slots
   std::int32_t max_batched_tokens = 0; // tokens of one plan
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;

@@ -51,8 +51,7 @@ value_object& value::mutable_object() {
 const value* value::find(std::string_view key) const { return is_object() ? as_object().find(key) : nullptr; }
 
 std::string_view value::type_name() const {
-  static constexpr std::array<std::string_view, 7> names = {"null",   "boolean", "integer", "number",
-                                                            "string", "array",   "object"};
+  static constexpr std::array<std::string_view, 7> names = {"null", "boolean", "integer", "number", "string", "array", "object"};
   return names[data_.index()];
 }
 

@@ -76,9 +76,7 @@ class value {
   friend bool operator==(const value& a, const value& b);
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<value_array>,
-               std::shared_ptr<value_object>>
-      data_;
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<value_array>, std::shared_ptr<value_object>> data_;
 };
 
 } // namespace troupe

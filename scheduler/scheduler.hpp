@@ -14,8 +14,8 @@ namespace troupe {
 
 struct scheduler_config {
   executor_info device;
-  std::int32_t max_waiting = 1024;   // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2;  // 2: one step ahead
+  std::int32_t max_waiting = 1024;  // sequences; add() beyond it is `overloaded`
+  std::int32_t plans_in_flight = 2; // 2: one step ahead
 };
 
 struct scheduler_stats {
@@ -25,11 +25,15 @@ struct scheduler_stats {
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
   std::int32_t blocks_cached = 0;
-  std::uint64_t preemptions = 0;     // since construction
+  std::uint64_t preemptions = 0; // since construction
 };
+
+// Why device state is gone. A fault (the device process crashed, a step failed) may be a request's doing; a kill came from outside.
+enum class loss_cause : std::uint8_t { fault, killed };
 
 class scheduler {
  public:
+  // Throws std::invalid_argument when the device's limits cannot work together.
   explicit scheduler(scheduler_config config);
   ~scheduler();
   scheduler(scheduler&&) noexcept;
@@ -42,9 +46,10 @@ class scheduler {
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);
   // Ends a sequence from outside: client gone, stop string found. False when it is not (or no longer) known. Emits no update.
   bool remove(sequence_id id);
-  // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns
-  // those that were in flight at two losses in a row, failed.
-  std::vector<sequence_update> device_lost(std::uint64_t now_ns);
+  // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns the
+  // quarantined ones, failed: those in flight at two faults in a row (or five losses of any kind) with no new token between.
+  // A sequence that was in flight at a fault is replayed with no other such one beside it, so that it alone is blamed for the next.
+  std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
   // Ends every sequence, failed with `reason`.
   std::vector<sequence_update> fail_all(const error& reason, std::uint64_t now_ns);
 

@@ -18,14 +18,14 @@ struct sequence_request {
   sampling_params sampling;
   stop_conditions stop;
   std::optional<std::int32_t> prompt_logprobs;
-  std::int32_t priority = 0;    // lower is earlier; equal ones by arrival
+  std::int32_t priority = 0; // lower is earlier; equal ones by arrival
   std::uint64_t arrival_ns = 0;
 };
 
 // Steady-clock nanoseconds; 0 is "not reached".
 struct sequence_times {
   std::uint64_t arrival_ns = 0;
-  std::uint64_t scheduled_ns = 0;   // first planned
+  std::uint64_t scheduled_ns = 0; // first planned
   std::uint64_t first_token_ns = 0;
   std::uint64_t finished_ns = 0;
 };
@@ -33,13 +33,13 @@ struct sequence_times {
 // What one apply() made of one sequence.
 struct sequence_update {
   sequence_id id;
-  std::vector<token_id> tokens;             // new outputs, a stop token that ended the sequence not among them
-  std::vector<token_scores> scores;         // one per token, when asked for
-  std::vector<token_scores> prompt_scores;  // of prompt positions 1, 2, .. in order, each once
+  std::vector<token_id> tokens;            // new outputs, a stop token that ended the sequence not among them
+  std::vector<token_scores> scores;        // one per token, when asked for
+  std::vector<token_scores> prompt_scores; // of prompt positions 1, 2, .. in order, each once
   std::optional<finish_reason> finish;
-  std::optional<error> failure;             // with finish == failed
-  std::int32_t cached_tokens = 0;           // of the prompt, with finish
-  std::int32_t output_tokens = 0;           // in all so far; a stop token counts (it was generated)
+  std::optional<error> failure;   // with finish == failed
+  std::int32_t cached_tokens = 0; // of the prompt, with finish
+  std::int32_t output_tokens = 0; // in all so far; a stop token counts (it was generated)
   sequence_times times;
 };
 

@@ -1,0 +1,52 @@
+// The scheduler's own record of a sequence. Truth is the request and its outputs; all else is about one life on a device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "scheduler/sequence.hpp"
+
+namespace troupe {
+
+struct sequence_state {
+  sequence_request request;
+  std::vector<token_id> outputs; // sampled and confirmed
+  std::int32_t scored = 0;       // prompt positions whose scores were reported
+  sequence_times times;
+  std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
+  std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
+
+  // One life: from the opening of a slot to a preemption, a lost device or the end.
+  std::uint64_t life = 0; // rises with each; rows of an older life are dropped
+  std::optional<slot_id> slot;
+  std::vector<block_id> blocks;
+  std::int32_t planned = 0; // positions 0 .. planned-1 are computed or in flight
+  std::int32_t samples_in_flight = 0;
+  bool primed = false; // a sample was planned in this life: the device holds the last token
+
+  std::int32_t prompt_size() const { return static_cast<std::int32_t>(request.prompt.size()); }
+  std::int32_t output_size() const { return static_cast<std::int32_t>(outputs.size()); }
+  std::int32_t known() const { return prompt_size() + output_size(); }
+  token_id token_at(std::int32_t position) const {
+    return position < prompt_size() ? request.prompt[static_cast<std::size_t>(position)]
+                                    : outputs[static_cast<std::size_t>(position - prompt_size())];
+  }
+  bool wants_output() const { return output_size() + samples_in_flight < request.stop.max_tokens; }
+  bool can_decode() const { return primed && wants_output(); }
+  bool can_prefill() const { return !primed && planned < known(); }
+  bool wants_scores() const { return request.prompt_logprobs.has_value() && scored + 1 < prompt_size(); }
+  bool suspect() const { return faults_in_a_row > 0; }
+
+  void leave_device() {
+    ++life;
+    slot.reset();
+    blocks.clear();
+    planned = 0;
+    samples_in_flight = 0;
+    primed = false;
+  }
+};
+
+} // namespace troupe

@@ -1,0 +1,87 @@
+// A device made of arithmetic: its token is a hash of the prefix, so that any stream can be checked without running it again. It
+// keeps KV as the token that was written at each (block, offset), and reads the prefix back through the block table: a wrong grant,
+// a block with two owners or a missing refill changes the token.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+#include "core/step.hpp"
+
+namespace troupe::test {
+
+inline token_id next_token(const std::vector<token_id>& prefix, std::int32_t vocab) {
+  std::uint64_t h = 1469598103934665603ULL;
+  for (token_id t : prefix) h = (h ^ static_cast<std::uint64_t>(t + 1)) * 1099511628211ULL;
+  return static_cast<token_id>((h >> 20) % static_cast<std::uint64_t>(vocab));
+}
+
+class hash_device {
+ public:
+  explicit hash_device(executor_info limits) : info_(limits), kv_(static_cast<std::size_t>(limits.num_blocks) * limits.block_size, -1) {}
+
+  step_result run(const step_plan& plan) {
+    for (slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
+    for (const slot_open& open : plan.opened) require(slots_.emplace(open.slot, slot_state{}).second, "opened an open slot");
+    for (const block_grant& grant : plan.grants) {
+      auto& blocks = at(grant.slot).blocks;
+      require(grant.first_block == static_cast<std::int32_t>(blocks.size()), "grant leaves a gap");
+      blocks.insert(blocks.end(), grant.blocks.begin(), grant.blocks.end());
+    }
+    step_result result{plan.epoch, plan.step, {}, {}};
+    std::size_t next = 0;
+    std::int32_t total = 0;
+    for (const work_item& item : plan.items) {
+      total += item.token_count;
+      result.outputs.push_back(run_item(item, plan, next));
+    }
+    require(next == plan.tokens.size(), "tokens left over");
+    require(total <= info_.max_batched_tokens, "over the token budget");
+    require(static_cast<std::int32_t>(slots_.size()) <= info_.max_num_seqs, "too many slots");
+    return result;
+  }
+
+ private:
+  struct slot_state {
+    std::vector<block_id> blocks;
+    token_id last = -1;
+  };
+
+  static void require(bool holds, const char* what) {
+    if (!holds) throw std::logic_error(what);
+  }
+  slot_state& at(slot_id id) {
+    auto found = slots_.find(id);
+    require(found != slots_.end(), "slot is not open");
+    return found->second;
+  }
+  token_id& cell(slot_state& s, std::int32_t position) {
+    const auto block = static_cast<std::size_t>(position / info_.block_size);
+    require(block < s.blocks.size(), "position without a block");
+    return kv_[static_cast<std::size_t>(s.blocks[block]) * info_.block_size + static_cast<std::size_t>(position % info_.block_size)];
+  }
+
+  slot_output run_item(const work_item& item, const step_plan& plan, std::size_t& next) {
+    slot_state& s = at(item.slot);
+    for (std::int32_t i = 0; i < item.token_count; ++i) {
+      cell(s, item.first_position + i) = item.kind == work_kind::decode ? s.last : plan.tokens.at(next++);
+    }
+    slot_output out;
+    out.slot = item.slot;
+    if (item.sample) {
+      std::vector<token_id> prefix;
+      for (std::int32_t p = 0; p < item.first_position + item.token_count; ++p) prefix.push_back(cell(s, p));
+      s.last = next_token(prefix, info_.vocab_size);
+      out.tokens.push_back(s.last);
+    }
+    return out;
+  }
+
+  executor_info info_;
+  std::vector<token_id> kv_;
+  std::map<slot_id, slot_state> slots_;
+};
+
+} // namespace troupe::test
