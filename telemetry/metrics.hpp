@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@ namespace troupe::telemetry {
 // How a request ended, as a label value.
 enum class outcome : std::uint8_t { stop, length, cancelled, rejected, failed };
 
-// Times of one ended request in nanoseconds; zero where the stage was never reached.
+// Times of one ended request in nanoseconds; zero where the stage was never reached (it is then not observed).
 struct request_times {
   std::uint64_t queue_ns = 0;   // arrival to first scheduled
   std::uint64_t prefill_ns = 0; // first scheduled to first token
@@ -20,6 +21,7 @@ struct request_times {
   std::uint64_t output_tokens = 0; // time per output token = decode / (output_tokens - 1)
 };
 
+// used + cached + free = total: a cached block holds a reusable prefix that no request refers to.
 struct engine_state {
   std::int64_t running = 0;
   std::int64_t waiting = 0;
@@ -28,27 +30,36 @@ struct engine_state {
   std::int64_t kv_blocks_cached = 0;
 };
 
+// Every series exists from the start, at 0. A statistic that cannot be (a negative step, a duration of more than 292 years,
+// more cached tokens than prompt tokens) is clamped, counted in troupe_invalid_statistics_total, and logged once per kind.
 class metrics {
  public:
-  explicit metrics(std::string_view served_model, std::string_view version);
+  using log_function = std::function<void(std::string_view line)>;
+
+  // `log` gets one line without a newline; empty: it goes to stderr.
+  metrics(std::string_view served_model, std::string_view version, log_function log = {});
   ~metrics();
+  metrics(const metrics&) = delete;
+  metrics& operator=(const metrics&) = delete;
 
-  void request_finished(outcome how, const request_times& times);
-  void first_token(std::uint64_t since_arrival_ns); // once per request
-  void token_gap(std::uint64_t ns);                 // between two outputs of one choice
-  void tokens(std::int64_t prompt, std::int64_t generated, std::int64_t cached); // negative steps are logged, clamped to 0
-  void step(std::uint64_t duration_ns, std::int64_t sequences, std::int64_t batched_tokens);
-  void preempted(std::int64_t count);
-  void device_restarted();
-  void numeric_fault();
-  void set_engine(const engine_state& now);
-  void set_ready(bool ready);
+  // The end-to-end time is observed for stop and length alone: other requests ended before their work did.
+  void request_finished(outcome how, const request_times& times) noexcept;
+  void first_token(std::uint64_t since_arrival_ns) noexcept; // once per request
+  void token_gap(std::uint64_t ns) noexcept;                 // between two outputs of one choice
+  // Steps of the three counters. `cached` is the part of this call's `prompt` that was found in the prefix cache.
+  void tokens(std::int64_t prompt, std::int64_t generated, std::int64_t cached) noexcept;
+  void step(std::uint64_t duration_ns, std::int64_t sequences, std::int64_t batched_tokens) noexcept;
+  void preempted(std::int64_t count) noexcept;
+  void device_restarted() noexcept;
+  void numeric_fault() noexcept;
+  void set_engine(const engine_state& now) noexcept;
+  void set_ready(bool ready) noexcept;
   // `route` must be one of the known routes, anything else counts as "other"; status as its class ("2xx").
-  void http_request(std::string_view route, int status);
-  void slow_reader_dropped();
+  void http_request(std::string_view route, int status) noexcept;
+  void slow_reader_dropped() noexcept;
 
-  // Prometheus text exposition 0.0.4.
-  std::string render() const;
+  // Prometheus text exposition 0.0.4, families sorted by name; empty when memory ran out.
+  std::string render() const noexcept;
 
  private:
   struct impl;
