@@ -1,1 +1,41 @@
-int main() { return 0; }
+// The `troupe` program: wiring only.
+#include <CLI/CLI.hpp>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "apps/commands.hpp"
+
+namespace {
+
+int run_program(int argc, char** argv) {
+  int exit_code = 0;
+  CLI::App app("Troupe: an actor-based inference runtime for large language models", "troupe");
+  app.set_version_flag("--version", TROUPE_VERSION);
+  app.require_subcommand(1);
+  troupe::apps::add_serve(app, exit_code);
+  troupe::apps::add_run(app, exit_code);
+  troupe::apps::add_inspect(app, exit_code);
+  troupe::apps::add_worker(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  }
+  return exit_code;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("troupe")); // stdout is for answers
+  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  try {
+    return run_program(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "troupe: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,15 @@
+// The program's subcommands. Each add_* registers flags and, when chosen, sets `exit_code`.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::apps {
+
+void add_serve(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
+void add_inspect(CLI::App& app, int& exit_code);
+void add_worker(CLI::App& app, int& exit_code);
+
+} // namespace troupe::apps

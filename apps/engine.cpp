@@ -1,0 +1,108 @@
+#include "apps/engine.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+
+#include "models/cpu_executor.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+dtype parse_type(const std::string& name) {
+  if (name == "f32") return dtype::f32;
+  if (name == "f16") return dtype::f16;
+  if (name == "q8_0") return dtype::q8_0;
+  if (name == "q4_0") return dtype::q4_0;
+  return dtype::bf16;
+}
+
+cpu_executor_options executor_options(const engine_options& o, std::int32_t tokenizer_vocab) {
+  cpu_executor_options e;
+  e.threads = o.threads;
+  e.block_size = o.block_size;
+  e.max_num_seqs = o.max_num_seqs;
+  e.max_batched_tokens = std::max(o.max_num_batched_tokens, o.max_num_seqs);
+  e.max_model_len = o.max_model_len;
+  e.num_blocks = o.num_kv_blocks;
+  e.kv_bytes = parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
+  if (o.kv_cache_dtype != "auto") e.kv_type = parse_type(o.kv_cache_dtype);
+  e.tokenizer_vocab_size = tokenizer_vocab;
+  return e;
+}
+
+std::string self_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+} // namespace
+
+text_side load_text_side(const checkpoint& source) {
+  const bool gguf = source.format() == checkpoint_format::gguf;
+  const std::string name = source.path().string();
+  text_side side;
+  side.tokens = gguf ? tokenizer_from_gguf(source.metadata(), name) : load_tokenizer(source.path());
+  if (auto found = gguf ? find_chat_template(source.metadata()) : find_chat_template(source.path())) {
+    side.templates = std::make_shared<const chat_template>(found->text, name + ": chat template");
+    side.bos_token = found->bos_token;
+    side.eos_token = found->eos_token;
+  }
+  side.eos_tokens = source.config().eos_tokens;
+  for (token_id id : side.tokens->eos()) {
+    if (std::find(side.eos_tokens.begin(), side.eos_tokens.end(), id) == side.eos_tokens.end()) side.eos_tokens.push_back(id);
+  }
+  return side;
+}
+
+actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source, std::int32_t tokenizer_vocab) {
+  struct shared_weights {
+    std::mutex guard;
+    std::shared_ptr<const model_weights> weights;
+  };
+  auto shared = std::make_shared<shared_weights>();
+  return [options = std::move(options), source = std::move(source), tokenizer_vocab, shared] {
+    std::lock_guard lock(shared->guard);
+    if (!shared->weights) {
+      shared->weights = std::make_shared<const model_weights>(
+          options.load_format == "dummy" ? make_dummy_weights(source->config(), parse_type(options.dummy_type), 1) : source->load());
+    }
+    return make_cpu_executor(shared->weights, executor_options(options, tokenizer_vocab));
+  };
+}
+
+std::vector<std::string> served_names(const engine_options& options) {
+  if (!options.served_names.empty()) return options.served_names;
+  std::filesystem::path path = std::filesystem::weakly_canonical(options.model);
+  return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
+}
+
+std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics) {
+  auto source = open_checkpoint(options.model);
+  text_side text = load_text_side(*source);
+  if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());
+
+  actors::serving_options serving;
+  serving.served_names = served_names(options);
+  serving.created = std::time(nullptr);
+  serving.eos_tokens = text.eos_tokens;
+  serving.max_queue = options.max_queue;
+  serving.max_restarts = options.max_device_restarts;
+  serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
+  if (options.isolate_devices) {
+    serving.worker_command = {self_path(), "worker"};
+    const auto args = to_arguments(options);
+    serving.worker_command.insert(serving.worker_command.end(), args.begin(), args.end());
+  }
+
+  actors::serving_parts parts;
+  parts.make_executor = make_executor_factory(options, source, text.tokens->vocab_size());
+  parts.tokens = std::move(text.tokens);
+  parts.templates = std::move(text.templates);
+  parts.bos_token = std::move(text.bos_token);
+  parts.eos_token = std::move(text.eos_token);
+  parts.metrics = std::move(metrics);
+  return actors::serving::start(std::move(serving), std::move(parts));
+}
+
+} // namespace troupe::apps

@@ -1,0 +1,37 @@
+// From flags to a running serving side: checkpoint, weights, tokenizer, template, executor factory, actors.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "actors/serving.hpp"
+#include "apps/engine_options.hpp"
+#include "models/checkpoint.hpp"
+#include "telemetry/metrics.hpp"
+#include "tokenizer/chat_template.hpp"
+#include "tokenizer/tokenizer.hpp"
+
+namespace troupe::apps {
+
+// What a checkpoint says about text. Loading it is cheap; weights are loaded where the device lives.
+struct text_side {
+  std::shared_ptr<const tokenizer> tokens;
+  std::shared_ptr<const chat_template> templates; // null when the checkpoint has none
+  std::string bos_token;
+  std::string eos_token;
+  std::vector<token_id> eos_tokens; // the config's, the generation config's and the tokenizer's
+};
+
+// Throws load_error.
+text_side load_text_side(const checkpoint& source);
+
+// Weights are loaded at the first call and shared by later ones. Throws load_error when called, not before.
+actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source, std::int32_t tokenizer_vocab);
+
+// The names that "model" may hold: the flag's, or the file's or folder's own.
+std::vector<std::string> served_names(const engine_options& options);
+
+// Everything together; returns once the device is ready. Throws load_error and std::runtime_error.
+std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics);
+
+} // namespace troupe::apps

@@ -1,0 +1,78 @@
+#include "apps/engine_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+namespace troupe::apps {
+
+void add_engine_flags(CLI::App& command, engine_options& o) {
+  command.add_option("model", o.model, "Hugging Face folder or .gguf file")->required()->check(CLI::ExistingPath);
+  command.add_option("--load-format", o.load_format, "auto, or dummy for random weights of the model's shapes")
+      ->check(CLI::IsMember({"auto", "dummy"}));
+  command.add_option("--dummy-dtype", o.dummy_type, "stored type of dummy weights")->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+  command.add_option("--served-model-name", o.served_names, "names accepted in \"model\" (default: the file's or folder's name)");
+  command.add_option("--max-model-len", o.max_model_len, "context limit in tokens (default: the model's)")->check(CLI::PositiveNumber);
+  command.add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once")->check(CLI::Range(1, 65536))->capture_default_str();
+  command.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--block-size", o.block_size, "tokens per KV block")->check(CLI::Range(1, 4096))->capture_default_str();
+  command.add_option("--kv-cache-memory", o.kv_cache_memory, "memory of the KV cache, as in 512MiB or 4GiB")->capture_default_str();
+  command.add_option("--num-kv-blocks", o.num_kv_blocks, "KV blocks, instead of --kv-cache-memory")->check(CLI::PositiveNumber);
+  command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto, f32, f16 or bf16")->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
+  command.add_option("--threads", o.threads, "threads of the CPU device (0: one per core)")->check(CLI::Range(0, 4096));
+  command.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size, "devices that share each layer")->check(CLI::Range(1, 1));
+  command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
+  command.add_option("--max-queue", o.max_queue, "sequences that may wait; beyond it clients get 429")->check(CLI::PositiveNumber);
+  command.add_option("--max-device-restarts", o.max_device_restarts, "restarts within a minute before the server gives up")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--step-deadline", o.step_deadline_s, "seconds after which a step without a result counts as a lost device")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+std::vector<std::string> to_arguments(const engine_options& o) {
+  std::vector<std::string> args = {o.model.string(),
+                                   "--load-format",
+                                   o.load_format,
+                                   "--dummy-dtype",
+                                   o.dummy_type,
+                                   "--max-num-seqs",
+                                   std::to_string(o.max_num_seqs),
+                                   "--max-num-batched-tokens",
+                                   std::to_string(o.max_num_batched_tokens),
+                                   "--block-size",
+                                   std::to_string(o.block_size),
+                                   "--kv-cache-memory",
+                                   o.kv_cache_memory,
+                                   "--kv-cache-dtype",
+                                   o.kv_cache_dtype,
+                                   "--threads",
+                                   std::to_string(o.threads)};
+  auto add = [&](const char* flag, const std::optional<std::int32_t>& value) {
+    if (value) args.insert(args.end(), {flag, std::to_string(*value)});
+  };
+  add("--max-model-len", o.max_model_len);
+  add("--num-kv-blocks", o.num_kv_blocks);
+  return args;
+}
+
+std::size_t parse_bytes(const std::string& text, const std::string& flag) {
+  constexpr std::array<std::pair<const char*, unsigned>, 5> units = {{{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}}};
+  std::size_t number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  for (const auto& [name, shift] : units) {
+    if (failed == std::errc() && number > 0 && unit == name && number <= (std::numeric_limits<std::size_t>::max() >> shift)) {
+      return number << shift;
+    }
+  }
+  throw std::invalid_argument(flag + ": \"" + text + "\" is no size; give a number with KiB, MiB or GiB");
+}
+
+} // namespace troupe::apps

@@ -1,0 +1,138 @@
+// troupe serve: HTTP in front of the actors, probes from the first moment, a drain on SIGTERM.
+#include <csignal>
+#include <ctime>
+
+#include <CLI/CLI.hpp>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+
+#include "apps/commands.hpp"
+#include "apps/engine.hpp"
+#include "apps/late_handler.hpp"
+#include "transport/http/server.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+struct serve_options {
+  engine_options engine;
+  http::server_options http;
+  std::string api_key_file;
+  int drain_timeout_s = 30;
+};
+
+// SIGTERM and SIGINT, taken by a thread that asks for them. Made before any other thread, which then all have them blocked.
+class shutdown_signals {
+ public:
+  shutdown_signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+  // True when one came within `timeout`.
+  bool wait(std::chrono::milliseconds timeout) const {
+    const timespec limit{static_cast<time_t>(timeout.count() / 1000), static_cast<long>(timeout.count() % 1000) * 1'000'000L};
+    return sigtimedwait(&set_, nullptr, &limit) > 0;
+  }
+
+ private:
+  sigset_t set_{};
+};
+
+void read_api_keys(serve_options& o) {
+  if (const char* key = std::getenv("TROUPE_API_KEY"); key && *key) o.http.api_keys.emplace_back(key);
+  if (o.api_key_file.empty()) return;
+  std::ifstream file(o.api_key_file);
+  if (!file) throw std::runtime_error("--api-key-file: cannot read " + o.api_key_file);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) o.http.api_keys.push_back(line);
+  }
+}
+
+// Lets running requests end, up to the limit; a second signal cuts it short.
+void drain(const serve_options& o, const shutdown_signals& signals, http::server& server, actors::serving& engine) {
+  spdlog::info("draining: {} request(s) running, up to {} s", server.active_requests(), o.drain_timeout_s);
+  server.drain();
+  engine.drain();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(o.drain_timeout_s);
+  while (server.active_requests() > 0 && std::chrono::steady_clock::now() < limit) {
+    if (signals.wait(std::chrono::milliseconds(50))) {
+      spdlog::warn("second signal: ending now");
+      return;
+    }
+  }
+}
+
+// Waits for a signal or for the serving side to give up. Returns the exit code.
+int supervise(const serve_options& o, const shutdown_signals& signals, http::server& server, actors::serving& engine) {
+  while (!signals.wait(std::chrono::milliseconds(200))) {
+    if (const service_status now = engine.status(); !now.live) {
+      spdlog::error("giving up: {}", now.reason);
+      return 1;
+    }
+  }
+  drain(o, signals, server, engine);
+  return 0;
+}
+
+int serve(serve_options& o) {
+  const shutdown_signals signals;
+  read_api_keys(o);
+  o.http.version = TROUPE_VERSION;
+  auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
+  late_handler handler(served_names(o.engine));
+  http::server_hooks hooks;
+  hooks.metrics_text = [metrics] { return metrics->render(); };
+  hooks.request_done = [metrics](std::string_view route, int status) { metrics->http_request(route, status); };
+  hooks.slow_reader_dropped = [metrics] { metrics->slow_reader_dropped(); };
+
+  std::unique_ptr<actors::serving> engine; // outlives the server, whose requests call into it
+  http::server server(o.http, handler, std::move(hooks));
+  spdlog::info("listening on http://{}:{}", o.http.host, server.port());
+
+  auto starting = std::async(std::launch::async, [&] { return start_engine(o.engine, metrics); });
+  while (starting.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
+    if (signals.wait(std::chrono::milliseconds(20))) {
+      spdlog::warn("stopped while loading");
+      std::_Exit(0); // nothing was accepted yet, and a load cannot be cut short
+    }
+  }
+  engine = starting.get();
+  handler.set(*engine);
+  metrics->set_ready(true);
+  spdlog::info("ready: {} (context {})", engine->model().names.front(), engine->model().max_model_len);
+
+  const int code = supervise(o, signals, server, *engine);
+  metrics->set_ready(false);
+  server.stop();
+  engine->stop();
+  return code;
+}
+
+} // namespace
+
+void add_serve(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<serve_options>();
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, with OpenAI's routes");
+  add_engine_flags(*command, options->engine);
+  command->add_option("--host", options->http.host, "address to listen on")->capture_default_str();
+  command->add_option("--port", options->http.port, "port to listen on (0: any free one)")->capture_default_str();
+  command->add_option("--api-key", options->http.api_keys, "key that clients must send (may be repeated; also TROUPE_API_KEY)");
+  command->add_option("--api-key-file", options->api_key_file, "file with one key a line");
+  command->add_option("--http-threads", options->http.threads, "network threads")->check(CLI::Range(1, 64))->capture_default_str();
+  command->add_option("--max-connections", options->http.limits.connections, "open connections")->capture_default_str();
+  command->add_option("--max-body-bytes", options->http.limits.body_bytes, "size of a request body")->capture_default_str();
+  command->add_option("--drain-timeout", options->drain_timeout_s, "seconds that running requests get after SIGTERM")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([options, &exit_code] { exit_code = serve(*options); });
+}
+
+} // namespace troupe::apps

@@ -1,0 +1,121 @@
+"""A troupe server for tests: started on a free port, probed until ready, stopped with SIGTERM. Standard library only."""
+import http.client
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.parse
+
+
+class Server:
+    """`with Server(program, model, "--flag", ...) as server:`; leaving it checks for a clean exit."""
+
+    def __init__(self, program, model, *flags):
+        self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
+        self.process = subprocess.Popen([program, "serve", model, "--port", "0", *flags], stderr=self.log, stdout=self.log)
+        self.url = None
+
+    def text(self):
+        return pathlib.Path(self.log.name).read_text(errors="replace")
+
+    def __enter__(self):
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = re.search(r"listening on (http://\S+)", self.text())
+            if found:
+                self.url = found.group(1)
+                try:
+                    if self.get("/readyz")[0] == 200:
+                        return self
+                except OSError:
+                    pass
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.process.kill()
+        raise RuntimeError("the server did not get ready:\n" + self.text())
+
+    def __exit__(self, kind, value, trace):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = "none within 60 s"
+        if kind is not None:
+            print(self.text()[-4000:])
+        assert kind is not None or code == 0, f"exit code {code}\n{self.text()[-4000:]}"
+
+    # --- requests ---
+
+    def connect(self, timeout=120):
+        return http.client.HTTPConnection(urllib.parse.urlparse(self.url).netloc, timeout=timeout)
+
+    def get(self, path, headers=None):
+        connection = self.connect()
+        connection.request("GET", path, headers=headers or {})
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+    def post(self, path, body, headers=None):
+        """(status, parsed JSON) of a whole answer."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+
+    def stream(self, path, body, on_event=None):
+        """All events of a streamed answer. `on_event` may return True to hang up; the events so far come back."""
+        connection = self.connect()
+        connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        assert reply.status == 200, (reply.status, reply.read())
+        events = []
+        for line in reply:
+            data = line.decode().strip()
+            if not data:
+                continue
+            assert data.startswith("data: "), data
+            if data == "data: [DONE]":
+                connection.close()
+                return events
+            events.append(json.loads(data[6:]))
+            assert "error" not in events[-1], events[-1]
+            if on_event and on_event(events[-1]):
+                reply.close()
+                connection.close()
+                return events
+        raise AssertionError("the stream broke off")
+
+    def metric(self, name, labels=""):
+        """Sum of the series whose name is `name` and whose label text contains `labels`."""
+        total = 0.0
+        for line in self.get("/metrics")[1].splitlines():
+            match = re.match(rf"{name}(\{{[^}}]*\}})? (\S+)$", line)
+            if match and labels in (match.group(1) or ""):
+                total += float(match.group(2))
+        return total
+
+    def rss_bytes(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
+
+    def children(self):
+        path = pathlib.Path(f"/proc/{self.process.pid}/task")
+        pids = []
+        for task in path.iterdir():
+            pids += (task / "children").read_text().split()
+        return [int(pid) for pid in pids]
+
+    def wait_idle(self, seconds=30):
+        """Until nothing runs or waits and every KV block is free or cached."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            busy = self.metric("troupe_requests_running") + self.metric("troupe_requests_waiting") + self.metric("troupe_kv_blocks", 'state="used"')
+            if busy == 0:
+                return
+            time.sleep(0.1)
+        raise AssertionError("not idle: " + "\n".join(l for l in self.get("/metrics")[1].splitlines() if "troupe_kv" in l or "troupe_requests" in l))

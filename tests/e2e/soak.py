@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Many streams at once with random cancels, for as long as asked; at the end nothing may have leaked.
+
+usage: soak.py TROUPE MODEL [--seconds S] [--streams N] [--kill-every S] [--tolerance-mib M]
+--kill-every runs the device in a process of its own and kills that with SIGKILL: no stream may notice but by a pause.
+"""
+import argparse
+import os
+import random
+import signal
+import threading
+import time
+
+from server import Server
+
+PROMPTS = ["Tell me about the sea.", "Write a list of ten animals.", "What is 17 + 25?", "Explain why the sky is blue.", "Hello!"]
+
+
+class Tally:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.finished = self.cancelled = self.tokens = 0
+        self.errors = []
+
+    def add(self, **counts):
+        with self.lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+
+def one_stream(server, rng, tally):
+    limit = rng.randint(4, 120)
+    hang_up_after = rng.randint(0, limit) if rng.random() < 0.4 else None
+    seen = 0
+
+    def on_event(event):
+        nonlocal seen
+        seen += 1
+        return hang_up_after is not None and seen > hang_up_after
+
+    body = {
+        "messages": [{"role": "user", "content": rng.choice(PROMPTS) + " " + "and so on " * rng.randint(0, 20)}],
+        "max_tokens": limit,
+        "temperature": rng.choice([0, 0.8]),
+        "seed": rng.randint(0, 1000),
+        "ignore_eos": rng.random() < 0.5,
+    }
+    events = server.stream("/v1/chat/completions", body, on_event)
+    ended = any(c.get("finish_reason") for e in events for c in e["choices"])
+    tally.add(tokens=seen, **({"finished": 1} if ended else {"cancelled": 1}))
+
+
+def client(server, seed, stop_at, tally):
+    rng = random.Random(seed)
+    while time.monotonic() < stop_at:
+        try:
+            one_stream(server, rng, tally)
+        except Exception as failure:  # every failure is a finding
+            with tally.lock:
+                tally.errors.append(repr(failure)[:300])
+            time.sleep(0.2)
+
+
+def killer(server, every, stop_at, kills):
+    while time.monotonic() + every < stop_at:
+        time.sleep(every)
+        for pid in server.children():
+            os.kill(pid, signal.SIGKILL)
+            kills.append(pid)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("troupe")
+    parser.add_argument("model")
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--kill-every", type=float, default=0)
+    parser.add_argument("--tolerance-mib", type=float, default=64)
+    args = parser.parse_args()
+    flags = ["--max-model-len", "1024"] + (["--isolate-devices"] if args.kill_every else [])
+    with Server(args.troupe, args.model, *flags) as server:
+        tally, kills = Tally(), []
+        start = time.monotonic()
+        stop_at = start + args.seconds
+        threads = [threading.Thread(target=client, args=(server, i, stop_at, tally)) for i in range(args.streams)]
+        if args.kill_every:
+            threads.append(threading.Thread(target=killer, args=(server, args.kill_every, stop_at, kills)))
+        for thread in threads:
+            thread.start()
+        time.sleep(args.seconds / 3)
+        early = server.rss_bytes()
+        for thread in threads:
+            thread.join()
+        server.wait_idle()
+        late = server.rss_bytes()
+        print(
+            f"{tally.finished} finished, {tally.cancelled} cancelled, {tally.tokens} events, {len(tally.errors)} errors, "
+            f"{len(kills)} kills, {server.metric('troupe_device_restarts_total'):.0f} restarts, "
+            f"{server.metric('troupe_preemptions_total'):.0f} preemptions, RSS {early / 2**20:.0f} -> {late / 2**20:.0f} MiB"
+        )
+        assert not tally.errors, tally.errors[:5]
+        assert tally.finished > 0 and tally.cancelled > 0
+        assert late - early < args.tolerance_mib * 2**20, "memory grew"
+        if args.kill_every:
+            assert kills and server.metric("troupe_device_restarts_total") >= len(kills) - 1
+
+
+if __name__ == "__main__":
+    main()
