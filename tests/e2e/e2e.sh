@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# One end-to-end test. TROUPE_TEST_MODEL names the .gguf file (deploy/fetch_model.sh prints it), TROUPE_TEST_PYTHON a Python with openai.
+# usage: e2e.sh TROUPE NAME
+set -euo pipefail
+cd "$(dirname "$0")"
+troupe=$1
+model=${TROUPE_TEST_MODEL:?must name a .gguf file; deploy/test.sh fetches one}
+python=${TROUPE_TEST_PYTHON:-../../.cache/venv/bin/python}
+
+serving() { python3 with_server.py "$troupe" "$model" --max-model-len 2048 "$@"; }
+
+case $2 in
+  api_cases) serving -- python3 api_cases.py {url} ;;
+  openai_client) serving -- "$python" openai_client.py {url} {model} ;;
+  openai_client_with_keys) serving --api-key sesame -- "$python" openai_client.py {url} {model} --api-key sesame ;;
+  prometheus) serving -- python3 prometheus.py --url {url} ;;
+  bench_serve) serving -- "$troupe" bench serve --url {url} --num-prompts 20 --request-rate 20 --input-len 32 --output-len 16 ;;
+  recovery) python3 recovery.py "$troupe" "$model" ;;
+  drain) python3 drain.py "$troupe" "$model" ;;
+  soak) python3 soak.py "$troupe" "$model" --seconds 15 ;;
+  soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 ;;
+  run) [ -n "$("$troupe" run "$model" "What is the capital of France?" --max-tokens 16 | grep Paris)" ] ;;
+  inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;
+  *) echo "no test named $2" >&2; exit 2 ;;
+esac
