@@ -1,6 +1,7 @@
 // y = x W^T (+ bias), W in its stored type. The op behind every projection and the head.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -17,13 +18,15 @@ namespace troupe::cpu {
 class linear {
  public:
   // Views must have equal columns; `biases` is empty or has one entry (maybe empty) per view. Throws std::invalid_argument otherwise.
-  explicit linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases = {});
+  // The weights are copied; `pool`, when given, shares that work.
+  explicit linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases = {}, thread_pool* pool = nullptr);
   ~linear();
   linear(linear&&) noexcept;
   linear& operator=(linear&&) noexcept;
 
   std::int64_t rows() const;    // outputs, summed over the views
   std::int64_t columns() const; // inputs
+  std::size_t bytes() const;    // of the packed weights
 
   // y[r * y_stride + o] = sum_c x[r * x_stride + c] W[o, c] + bias[o]; y += instead when `accumulate` (residual).
   // Each output element has one fixed order of additions, whatever `count` is and however threads split it.
@@ -41,7 +44,8 @@ void linear_reference(const weight_view& weight, const float* bias, const float*
 // Dequantises row `row` of `weight` into out[columns].
 void dequantise_row(const weight_view& weight, std::int64_t row, float* out);
 
-// The kernel set in use on this machine: "avx512vnni", "avx2" or "portable".
+// The kernel set in use on this machine: "avx512vnni", "avx2" or "portable". The environment variable TROUPE_CPU_KERNELS may name
+// one that the processor supports.
 const char* linear_kernel_name();
 
 } // namespace troupe::cpu
