@@ -1,0 +1,38 @@
+// A child process that is always reaped, and never outlives this object.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace troupe::actors {
+
+// The child gets its own process group (a Ctrl-C in the terminal is the parent's to handle), no file descriptor but 0, 1 and 2, default
+// signals, and a pipe as its standard input that closes when this process ends, however it ends.
+class child_process {
+ public:
+  // `on_exit` is called once, from a watching thread, with a status as of waitpid; the process stays a zombie until it is reaped
+  // by the destructor, so its id cannot come to name another. Throws std::runtime_error when it cannot be started.
+  child_process(const std::vector<std::string>& command, std::function<void(int status)> on_exit);
+  ~child_process(); // kills and reaps
+  child_process(const child_process&) = delete;
+  child_process& operator=(const child_process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void kill() const; // SIGKILL
+
+ private:
+  void watch(const std::function<void(int)>& on_exit) const;
+
+  pid_t pid_ = -1;
+  int keep_alive_ = -1; // our end of the child's standard input
+  std::thread watcher_;
+};
+
+// "exit code 3", "signal 9 (Killed)".
+std::string describe_status(int status);
+
+} // namespace troupe::actors

@@ -1,0 +1,69 @@
+// The device process: one device actor that serves the parent through CAF's middleman, until the parent is gone.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/io/middleman.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <thread>
+
+#include "actors/device_actor.hpp"
+#include "actors/serving.hpp"
+#include "actors/system.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+// Standard input is a pipe that the parent holds open. Its end means that the parent is gone, and nothing here is worth keeping: a
+// step may be running, so the process ends without waiting for any thread.
+void watch_parent() {
+  char byte = 0;
+  while (true) {
+    const ssize_t got = read(STDIN_FILENO, &byte, 1);
+    if (got == 0 || (got < 0 && errno != EINTR)) _exit(0);
+  }
+}
+
+// The parent decides when this process ends: signals to the whole service must not cut the requests that the parent drains.
+void leave_signals_to_parent() {
+  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(s, SIG_IGN);
+  prctl(PR_SET_PDEATHSIG, SIGKILL); // of the parent's supervising thread; the pipe covers the time before this line
+}
+
+} // namespace
+
+int run_device_worker(std::uint16_t parent_port, const std::string& token, const executor_factory& make_executor) {
+  leave_signals_to_parent();
+  std::thread(watch_parent).detach();
+  system_config config(true);
+  caf::actor_system system(config);
+  auto registrar = system.middleman().remote_actor<registrar_actor>("127.0.0.1", parent_port);
+  if (!registrar) {
+    std::fprintf(stderr, "device process: cannot reach the parent at port %u: %s\n", static_cast<unsigned>(parent_port),
+                 system.render(registrar.error()).c_str());
+    return 1;
+  }
+  std::string failure; // written before the actor ends, read after
+  const executor_factory reporting = [&]() -> std::unique_ptr<step_executor> {
+    try {
+      return make_executor();
+    } catch (const std::exception& e) {
+      failure = e.what();
+      throw;
+    }
+  };
+  auto device = system.spawn<caf::detached>(run_device, reporting, *registrar, token);
+  caf::scoped_actor self{system};
+  self->wait_for(device);
+  if (failure.empty()) return 0;
+  std::fprintf(stderr, "device process: %s\n", failure.c_str());
+  return 1;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,174 @@
+#include "actors/gateway_actor.hpp"
+
+#include <algorithm>
+#include <caf/spawn_options.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <chrono>
+#include <utility>
+
+#include "actors/admission.hpp"
+#include "actors/tokenizer_actor.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+using self_pointer = gateway_actor::stateful_pointer<gateway_state>;
+
+constexpr std::chrono::seconds kTokenizeDeadline{60};
+
+void work(self_pointer self);
+
+const error tokenizer_is_late{error_kind::timed_out, "tokenizing took too long", "", std::nullopt};
+
+void end_request(gateway_state& s, request_id id, const error& reason) {
+  if (s.requests.erase(id) != 0) end_with_error(*s.shared, id, reason);
+}
+
+// Tokens are there: refuse the request, or hand it on.
+void admit(self_pointer self, request_id id, encode_done& done) {
+  auto& s = self->state;
+  auto found = s.requests.find(id);
+  if (found == s.requests.end()) return; // cancelled meanwhile
+  if (!done.failure.empty()) return end_request(s, id, done.failure.front());
+  const generation_request& request = found->second;
+  auto sequences = expand(request, done.prompts, s.shared->model, s.eos, request.seed ? *request.seed : s.seeds());
+  if (!sequences) return end_request(s, id, sequences.failure());
+  auto open = describe(request, std::move(done.prompts), sequences->front().stop);
+  s.requests.erase(found);
+  if (s.shared->registry.enter_engine(id)) s.shared->health.work_began();
+  self->send(s.detokenizer, std::move(open)); // first: no update may find the request unknown
+  self->send(s.scheduler, add_sequences{std::move(*sequences)});
+}
+
+void answer(gateway_state& s, std::uint64_t call, encode_done& done) {
+  auto pending = s.shared->registry.take_call(call);
+  if (!pending) return;
+  if (!done.failure.empty()) return pending->fail(done.failure.front());
+  auto& encoded = done.prompts.front();
+  pending->tokenized(tokenize_reply{std::move(encoded.tokens), std::move(encoded.token_bytes), s.shared->model.max_model_len});
+}
+
+void answer(gateway_state& s, std::uint64_t call, decode_done& done) {
+  auto pending = s.shared->registry.take_call(call);
+  if (!pending) return;
+  if (!done.failure.empty()) return pending->fail(done.failure.front());
+  pending->detokenized(std::move(done.text));
+}
+
+tokenizer_actor take_worker(gateway_state& s) {
+  auto worker = std::move(s.idle.back());
+  s.idle.pop_back();
+  return worker;
+}
+
+// Sends `job`; `done` gets the reply, or one that says that it is late. The worker is idle again either way.
+template <class Done, class Job, class F>
+void ask_worker(self_pointer self, Job job, F done) {
+  auto worker = take_worker(self->state);
+  self->request(worker, kTokenizeDeadline, std::move(job))
+      .then(
+          [self, worker, done](Done& reply) {
+            self->state.idle.push_back(worker);
+            done(reply);
+            work(self);
+          },
+          [self, worker, done](caf::error&) {
+            self->state.idle.push_back(worker);
+            Done late{{}, {tokenizer_is_late}};
+            done(late);
+            work(self);
+          });
+}
+
+void start_job(self_pointer self, const request_job& job) {
+  auto found = self->state.requests.find(job.id);
+  if (found == self->state.requests.end()) return; // cancelled while it waited
+  auto& request = found->second;
+  const bool chat = std::holds_alternative<chat_prompt>(request.prompts.front());
+  encode_job encode{std::move(request.prompts), request.add_special_tokens, request.echo};
+  request.prompts.assign(1, chat ? prompt(chat_prompt{}) : prompt(std::string{})); // error messages tell one from the other
+  ask_worker<encode_done>(self, std::move(encode), [self, id = job.id](encode_done& done) { admit(self, id, done); });
+}
+
+void start_job(self_pointer self, tokenize_call& job) {
+  encode_job encode{{std::move(job.input)}, job.add_special_tokens, true};
+  ask_worker<encode_done>(self, std::move(encode), [self, call = job.call](encode_done& done) { answer(self->state, call, done); });
+}
+
+void start_job(self_pointer self, detokenize_call& job) {
+  ask_worker<decode_done>(self, decode_job{std::move(job.tokens)},
+                          [self, call = job.call](decode_done& done) { answer(self->state, call, done); });
+}
+
+void work(self_pointer self) {
+  auto& s = self->state;
+  while (!s.idle.empty() && !s.jobs.empty()) {
+    auto job = std::move(s.jobs.front());
+    s.jobs.pop_front();
+    std::visit([self](auto& j) { start_job(self, j); }, job);
+  }
+}
+
+void take(self_pointer self, generation_request& request) {
+  auto& s = self->state;
+  const request_id id = request.id;
+  s.requests.emplace(id, std::move(request));
+  if (s.ended) return end_request(s, id, *s.ended);
+  s.jobs.emplace_back(request_job{id});
+  work(self);
+}
+
+template <class Call>
+void take_call(self_pointer self, Call& call) {
+  auto& s = self->state;
+  if (s.ended) {
+    if (auto pending = s.shared->registry.take_call(call.call)) pending->fail(*s.ended);
+    return;
+  }
+  s.jobs.emplace_back(std::move(call));
+  work(self);
+}
+
+void cancel(self_pointer self, const cancel_request& c) {
+  auto& s = self->state;
+  if (s.requests.contains(c.id)) {
+    end_request(s, c.id, {error_kind::cancelled, "the request was cancelled", "", std::nullopt});
+  } else {
+    self->send(s.detokenizer, c);
+  }
+}
+
+void stop_all(self_pointer self, const end_all& all) {
+  auto& s = self->state;
+  s.ended = all.reason;
+  s.jobs.clear();
+  while (!s.requests.empty()) end_request(s, s.requests.begin()->first, all.reason);
+  for (const std::uint64_t call : s.shared->registry.calls()) {
+    if (auto pending = s.shared->registry.take_call(call)) pending->fail(all.reason);
+  }
+  self->send(s.detokenizer, all);
+}
+
+} // namespace
+
+gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared, scheduler_actor scheduler, detokenizer_actor detokenizer) {
+  auto& s = self->state;
+  s.eos = shared->options.eos_tokens.empty() ? shared->parts.tokens->eos() : shared->options.eos_tokens;
+  for (std::int32_t i = 0; i < std::max(1, shared->options.tokenizer_workers); ++i) {
+    s.idle.push_back(self->spawn<caf::linked + caf::detached>(run_tokenizer, shared));
+  }
+  s.shared = std::move(shared);
+  s.scheduler = std::move(scheduler);
+  s.detokenizer = std::move(detokenizer);
+  return {
+      [self](generation_request& request) { take(self, request); },
+      [self](tokenize_call& call) { take_call(self, call); },
+      [self](detokenize_call& call) { take_call(self, call); },
+      [self](const cancel_request& c) { cancel(self, c); },
+      [self](const end_all& all) { stop_all(self, all); },
+  };
+}
+
+} // namespace troupe::actors

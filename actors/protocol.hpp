@@ -1,0 +1,335 @@
+// Every message and every actor interface. Messages carry ids, tokens, text and integers: never pointers, never floats.
+//
+//   serving --generation_request--> gateway --encode_job--> tokenizer
+//   gateway --open_request--> detokenizer, --add_sequences--> scheduler
+//   scheduler --step_plan--> device --step_result | step_failed--> scheduler
+//   scheduler --step_updates--> detokenizer (one message a step, all sequences) --> token_sink
+//   supervisor --attach/detach--> scheduler --device_suspect--> supervisor
+#pragma once
+
+#include <caf/replies_to.hpp>
+#include <caf/type_id.hpp>
+#include <caf/typed_actor.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/inspect.hpp"
+#include "scheduler/scheduler.hpp"
+
+namespace troupe::actors {
+
+// Counts the devices that were started, from 1: a message about an earlier one is ignored.
+using device_number = std::uint64_t;
+
+// -- text -------------------------------------------------------------------------------------------------------------------------
+
+struct encode_job {
+  std::vector<prompt> prompts;
+  bool add_special_tokens = true;
+  bool want_text = false; // also text and token bytes, as echo and /tokenize need them
+};
+
+struct encoded_prompt {
+  std::string text;
+  std::vector<token_id> tokens;
+  std::vector<std::string> token_bytes; // one per token, when asked for
+};
+
+struct encode_done {
+  std::vector<encoded_prompt> prompts; // as many as the job had, or none with a failure
+  std::vector<error> failure;          // at most one
+};
+
+struct decode_job {
+  std::vector<token_id> tokens;
+};
+
+struct decode_done {
+  std::string text;
+  std::vector<error> failure; // at most one
+};
+
+// -- gateway ----------------------------------------------------------------------------------------------------------------------
+
+// A tokenize or detokenize call; `call` names its reply function in the registry.
+struct tokenize_call {
+  std::uint64_t call = 0;
+  prompt input;
+  bool add_special_tokens = true;
+};
+
+struct detokenize_call {
+  std::uint64_t call = 0;
+  std::vector<token_id> tokens;
+};
+
+struct cancel_request {
+  request_id id = 0;
+};
+
+// Everything that is under way ends with this error, and so does whatever comes later.
+struct end_all {
+  error reason;
+};
+
+// -- detokenizer ------------------------------------------------------------------------------------------------------------------
+
+// What the detokenizer must know of one prompt of a request before its first output.
+struct prompt_info {
+  std::int32_t token_count = 0;
+  std::vector<token_id> tail; // its last tokens: generated text joins on to them
+  encoded_prompt report;      // for echo, else empty
+};
+
+struct open_request {
+  request_id id = 0;
+  std::uint64_t arrival_ns = 0;
+  std::int32_t n = 1; // choices per prompt
+  std::vector<prompt_info> prompts;
+  stop_conditions stop;
+  bool echo = false;
+  bool prompt_scores = false; // the echo waits for them
+  bool logprobs = false;
+};
+
+struct refuse_request {
+  request_id id = 0;
+  error reason;
+};
+
+// What one step made of all its sequences.
+struct step_updates {
+  std::uint64_t now_ns = 0;
+  std::vector<sequence_update> updates;
+};
+
+// -- scheduler --------------------------------------------------------------------------------------------------------------------
+
+// All sequences of one request: admitted together or refused together.
+struct add_sequences {
+  std::vector<sequence_request> sequences;
+};
+
+struct remove_sequences {
+  std::vector<sequence_id> ids;
+};
+
+struct step_failed {
+  epoch_number epoch = 0;
+  std::string reason;
+};
+
+// Its state is gone; what it was working on goes back to the queue.
+struct detach_device {
+  device_number device = 0;
+  loss_cause cause = loss_cause::fault;
+};
+
+// -- supervisor -------------------------------------------------------------------------------------------------------------------
+
+// A device introduces itself; `token` proves that it is the one that was started.
+struct device_ready {
+  std::string token;
+  executor_info info;
+};
+
+struct device_start_failed {
+  std::string token;
+  std::string reason;
+  bool bad_checkpoint = false; // a load_error: starting again will not help
+};
+
+// The scheduler has given a device up.
+struct device_suspect {
+  device_number device = 0;
+  std::string reason;
+  std::uint64_t completed_steps = 0; // by this device
+};
+
+// The child process of a device has ended (it is not reaped yet).
+struct child_exited {
+  device_number device = 0;
+  std::int32_t status = 0; // as of waitpid
+};
+
+// What the supervisor waits for, with a limit.
+enum class device_wait : std::uint8_t {
+  start, // of a device that was started
+  exit,  // of a child that hung up: was it killed, or is it frozen?
+  end,   // of a device that was told to go
+};
+
+struct device_timeout {
+  device_number device = 0;
+  device_wait wait = device_wait::start;
+};
+
+// -- inspect ----------------------------------------------------------------------------------------------------------------------
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, encode_job& x) {
+  return f(caf::meta::type_name("encode_job"), x.prompts, x.add_special_tokens, x.want_text);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, encoded_prompt& x) {
+  return f(caf::meta::type_name("encoded_prompt"), x.text, x.tokens, x.token_bytes);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, encode_done& x) {
+  return f(caf::meta::type_name("encode_done"), x.prompts, x.failure);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, decode_job& x) {
+  return f(caf::meta::type_name("decode_job"), x.tokens);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, decode_done& x) {
+  return f(caf::meta::type_name("decode_done"), x.text, x.failure);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, tokenize_call& x) {
+  return f(caf::meta::type_name("tokenize_call"), x.call, x.input, x.add_special_tokens);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, detokenize_call& x) {
+  return f(caf::meta::type_name("detokenize_call"), x.call, x.tokens);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, cancel_request& x) {
+  return f(caf::meta::type_name("cancel_request"), x.id);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, end_all& x) {
+  return f(caf::meta::type_name("end_all"), x.reason);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, prompt_info& x) {
+  return f(caf::meta::type_name("prompt_info"), x.token_count, x.tail, x.report);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, open_request& x) {
+  return f(caf::meta::type_name("open_request"), x.id, x.arrival_ns, x.n, x.prompts, x.stop, x.echo, x.prompt_scores, x.logprobs);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, refuse_request& x) {
+  return f(caf::meta::type_name("refuse_request"), x.id, x.reason);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, step_updates& x) {
+  return f(caf::meta::type_name("step_updates"), x.now_ns, x.updates);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, add_sequences& x) {
+  return f(caf::meta::type_name("add_sequences"), x.sequences);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, remove_sequences& x) {
+  return f(caf::meta::type_name("remove_sequences"), x.ids);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, step_failed& x) {
+  return f(caf::meta::type_name("step_failed"), x.epoch, x.reason);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, detach_device& x) {
+  return f(caf::meta::type_name("detach_device"), x.device, x.cause);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, device_ready& x) {
+  return f(caf::meta::type_name("device_ready"), x.token, x.info);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, device_start_failed& x) {
+  return f(caf::meta::type_name("device_start_failed"), x.token, x.reason, x.bad_checkpoint);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, device_suspect& x) {
+  return f(caf::meta::type_name("device_suspect"), x.device, x.reason, x.completed_steps);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, child_exited& x) {
+  return f(caf::meta::type_name("child_exited"), x.device, x.status);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, device_timeout& x) {
+  return f(caf::meta::type_name("device_timeout"), x.device, x.wait);
+}
+
+// -- interfaces -------------------------------------------------------------------------------------------------------------------
+
+// Answers a plan with a step_result or a step_failed to its sender.
+using device_actor = caf::typed_actor<caf::reacts_to<step_plan>>;
+
+// Where a device introduces itself. The only interface that is ever published on a port.
+using registrar_actor = caf::typed_actor<caf::reacts_to<device_ready>, caf::reacts_to<device_start_failed>>;
+
+using supervisor_actor = registrar_actor::extend<caf::reacts_to<device_suspect>, caf::reacts_to<child_exited>,
+                                                 caf::reacts_to<device_timeout>, caf::reacts_to<caf::close_atom>>;
+
+using scheduler_actor = caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, //
+                                         caf::reacts_to<caf::join_atom, device_number, executor_info, device_actor>,
+                                         caf::reacts_to<detach_device>, caf::reacts_to<step_result>, caf::reacts_to<step_failed>,
+                                         caf::reacts_to<caf::tick_atom>>;
+
+using detokenizer_actor =
+    caf::typed_actor<caf::reacts_to<caf::join_atom, scheduler_actor>, caf::reacts_to<open_request>, caf::reacts_to<refuse_request>,
+                     caf::reacts_to<step_updates>, caf::reacts_to<cancel_request>, caf::reacts_to<end_all>>;
+
+using tokenizer_actor = caf::typed_actor<caf::replies_to<encode_job>::with<encode_done>, caf::replies_to<decode_job>::with<decode_done>>;
+
+using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
+                                       caf::reacts_to<cancel_request>, caf::reacts_to<end_all>>;
+
+} // namespace troupe::actors
+
+// Ids are part of the protocol between a serving process and its device processes: append only.
+CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
+CAF_ADD_TYPE_ID(troupe, (troupe::step_plan))
+CAF_ADD_TYPE_ID(troupe, (troupe::step_result))
+CAF_ADD_TYPE_ID(troupe, (troupe::executor_info))
+CAF_ADD_TYPE_ID(troupe, (troupe::generation_request))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::step_failed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_ready))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_start_failed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_suspect))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_timeout))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::child_exited))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::detach_device))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::add_sequences))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::remove_sequences))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::step_updates))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::open_request))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::refuse_request))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::cancel_request))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::end_all))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::encode_job))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::encode_done))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::decode_job))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::decode_done))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::tokenize_call))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::detokenize_call))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_actor))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::scheduler_actor))
+CAF_END_TYPE_ID_BLOCK(troupe)

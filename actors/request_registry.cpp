@@ -1,0 +1,115 @@
+#include "actors/request_registry.hpp"
+
+#include <utility>
+
+namespace troupe::actors {
+
+void request_registry::pending_call::fail(const error& reason) const {
+  if (tokenized) tokenized(reason);
+  if (detokenized) detokenized(reason);
+}
+
+std::optional<error> request_registry::refusal(std::int64_t choices, std::size_t prompt_bytes) const {
+  if (closed_) return error{error_kind::unavailable, "the server is stopping", "", std::nullopt};
+  if (choices > bounds_.choices - queued_choices_ || prompt_bytes > bounds_.prompt_bytes - queued_bytes_) {
+    return error{error_kind::overloaded, "the queue is full", "", 1};
+  }
+  return std::nullopt;
+}
+
+std::optional<error> request_registry::add(request_id id, std::shared_ptr<token_sink> sink, std::int64_t choices,
+                                           std::size_t prompt_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (id == 0 || requests_.contains(id)) return error{error_kind::internal, "the request's id is in use", "", std::nullopt};
+  if (auto refused = refusal(choices, prompt_bytes)) return refused;
+  queued_choices_ += choices;
+  queued_bytes_ += prompt_bytes;
+  requests_.emplace(id, entry{std::move(sink), choices, prompt_bytes, false});
+  return std::nullopt;
+}
+
+void request_registry::leave_queue(const entry& e) {
+  if (e.in_engine) return;
+  queued_choices_ -= e.choices;
+  queued_bytes_ -= e.prompt_bytes;
+}
+
+bool request_registry::enter_engine(request_id id) {
+  const std::lock_guard lock(mutex_);
+  auto found = requests_.find(id);
+  if (found == requests_.end() || found->second.in_engine) return false;
+  leave_queue(found->second);
+  found->second.in_engine = true;
+  return ++in_engine_ == 1;
+}
+
+std::shared_ptr<token_sink> request_registry::find(request_id id) const {
+  const std::lock_guard lock(mutex_);
+  auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : found->second.sink;
+}
+
+std::shared_ptr<token_sink> request_registry::take(request_id id) {
+  const std::lock_guard lock(mutex_);
+  auto found = requests_.find(id);
+  if (found == requests_.end()) return nullptr;
+  leave_queue(found->second);
+  if (found->second.in_engine) --in_engine_;
+  auto sink = std::move(found->second.sink);
+  requests_.erase(found);
+  return sink;
+}
+
+std::vector<request_id> request_registry::ids(bool in_engine) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<request_id> found;
+  for (const auto& [id, e] : requests_) {
+    if (e.in_engine == in_engine) found.push_back(id);
+  }
+  return found;
+}
+
+std::optional<error> request_registry::add_call(pending_call call, std::uint64_t& number) {
+  const std::lock_guard lock(mutex_);
+  if (auto refused = refusal(1, call.bytes)) return refused;
+  ++queued_choices_;
+  queued_bytes_ += call.bytes;
+  number = ++last_call_;
+  calls_.emplace(number, std::move(call));
+  return std::nullopt;
+}
+
+std::optional<request_registry::pending_call> request_registry::take_call(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  auto found = calls_.find(number);
+  if (found == calls_.end()) return std::nullopt;
+  --queued_choices_;
+  queued_bytes_ -= found->second.bytes;
+  std::optional<pending_call> call(std::move(found->second));
+  calls_.erase(found);
+  return call;
+}
+
+std::vector<std::uint64_t> request_registry::calls() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> numbers;
+  for (const auto& item : calls_) numbers.push_back(item.first);
+  return numbers;
+}
+
+void request_registry::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+std::size_t request_registry::active_requests() const {
+  const std::lock_guard lock(mutex_);
+  return requests_.size();
+}
+
+std::size_t request_registry::in_engine() const {
+  const std::lock_guard lock(mutex_);
+  return in_engine_;
+}
+
+} // namespace troupe::actors

@@ -1,0 +1,178 @@
+#include "actors/serving.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "actors/admission.hpp"
+#include "actors/detokenizer_actor.hpp"
+#include "actors/gateway_actor.hpp"
+#include "actors/scheduler_actor.hpp"
+#include "actors/supervisor_actor.hpp"
+#include "actors/system.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+constexpr std::chrono::seconds kStopDeadline{10}; // for actors to end; a device stuck in a step cannot be waited for
+
+// CAF's system refers to its configuration, so they live and die together.
+struct caf_runtime {
+  explicit caf_runtime(bool network) : config(network), system(config) {}
+  system_config config;
+  caf::actor_system system;
+};
+
+class caf_serving final : public serving {
+ public:
+  caf_serving(serving_options options, serving_parts parts)
+      : shared_(std::make_shared<serving_state>(std::move(options), std::move(parts))),
+        runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())) {}
+  ~caf_serving() override { stop(); }
+
+  void launch();
+
+  void submit(generation_request request, std::shared_ptr<token_sink> sink) override;
+  void cancel(request_id id) override { caf::anon_send(core_.gateway, cancel_request{id}); }
+  void tokenize(tokenize_request request, std::function<void(result<tokenize_reply>)> reply) override;
+  void detokenize(std::vector<token_id> tokens, std::function<void(result<std::string>)> reply) override;
+  service_status status() const override { return shared_->health.status(shared_->registry.in_engine() > 0, now_ns()); }
+  const served_model& model() const override { return shared_->model; }
+
+  void drain() override;
+  std::size_t active_requests() const override { return shared_->registry.active_requests(); }
+  void stop() override;
+  int device_pid() const override { return shared_->device_pid; }
+
+ private:
+  bool await_end();
+
+  shared_state shared_;
+  std::unique_ptr<caf_runtime> runtime_;
+  core_actors core_;
+  supervisor_actor supervisor_;
+  std::mutex stop_mutex_;
+  bool stopped_ = false;
+};
+
+void fill_model(served_model& model, const serving_state& shared, const executor_info& info) {
+  model.names = shared.options.served_names;
+  model.created = shared.options.created;
+  model.vocab_size = info.vocab_size;
+  model.has_chat_template = shared.parts.templates != nullptr;
+  // What fits the context but never the KV pool is refused like what exceeds the context.
+  const std::int64_t pool_tokens = static_cast<std::int64_t>(info.num_blocks) * info.block_size;
+  model.max_model_len = static_cast<std::int32_t>(std::min<std::int64_t>(info.max_model_len, pool_tokens));
+}
+
+void caf_serving::launch() {
+  auto& system = runtime_->system;
+  core_.detokenizer = system.spawn(run_detokenizer, shared_);
+  core_.scheduler = system.spawn(run_scheduler, shared_, core_.detokenizer);
+  caf::anon_send(core_.detokenizer, caf::join_atom::value, core_.scheduler);
+  core_.gateway = system.spawn(run_gateway, shared_, core_.scheduler, core_.detokenizer);
+  auto first = std::make_shared<std::promise<executor_info>>();
+  auto ready = first->get_future();
+  supervisor_ = system.spawn<caf::detached>(run_supervisor, shared_, core_, std::move(first));
+  // The supervisor keeps the deadline; this one only guards against its silence.
+  if (ready.wait_for(shared_->options.start_deadline + kStopDeadline) != std::future_status::ready) {
+    throw std::runtime_error("the device did not start in time");
+  }
+  fill_model(shared_->model, *shared_, ready.get());
+}
+
+void caf_serving::submit(generation_request request, std::shared_ptr<token_sink> sink) {
+  if (!shared_->health.accepts()) return refuse(*shared_, *sink, shared_->health.refusal());
+  if (auto bad = check_request(request, shared_->model)) return refuse(*shared_, *sink, *bad);
+  if (request.arrival_ns == 0) request.arrival_ns = now_ns();
+  std::size_t bytes = 0;
+  for (const prompt& p : request.prompts) bytes += prompt_bytes_of(p);
+  if (auto full = shared_->registry.add(request.id, sink, choices_of(request), bytes)) return refuse(*shared_, *sink, *full);
+  caf::anon_send(core_.gateway, std::move(request));
+}
+
+void caf_serving::tokenize(tokenize_request request, std::function<void(result<tokenize_reply>)> reply) {
+  request_registry::pending_call pending;
+  pending.tokenized = reply;
+  pending.bytes = prompt_bytes_of(request.input);
+  tokenize_call call{0, std::move(request.input), request.add_special_tokens};
+  if (auto full = shared_->registry.add_call(std::move(pending), call.call)) return reply(*full);
+  caf::anon_send(core_.gateway, std::move(call));
+}
+
+void caf_serving::detokenize(std::vector<token_id> tokens, std::function<void(result<std::string>)> reply) {
+  request_registry::pending_call pending;
+  pending.detokenized = reply;
+  pending.bytes = tokens.size() * sizeof(token_id);
+  detokenize_call call{0, std::move(tokens)};
+  if (auto full = shared_->registry.add_call(std::move(pending), call.call)) return reply(*full);
+  caf::anon_send(core_.gateway, std::move(call));
+}
+
+void caf_serving::drain() {
+  shared_->health.drain();
+  shared_->parts.metrics->set_ready(false);
+}
+
+// Waits for the supervisor, which goes after the devices, then for the others. False when a device is stuck.
+bool caf_serving::await_end() {
+  caf::scoped_actor self{runtime_->system};
+  bool all = true;
+  const auto await = [&](const auto& handle) {
+    self->monitor(handle);
+    self->receive([](caf::down_msg&) {}, caf::after(kStopDeadline) >> [&] { all = false; });
+  };
+  await(supervisor_);
+  const auto dismiss = [&](const auto& handle) {
+    self->send_exit(handle, caf::exit_reason::user_shutdown);
+    if (all) await(handle);
+  };
+  dismiss(core_.gateway);
+  dismiss(core_.scheduler);
+  dismiss(core_.detokenizer);
+  return all;
+}
+
+void caf_serving::stop() {
+  const std::lock_guard lock(stop_mutex_);
+  if (std::exchange(stopped_, true)) return;
+  shared_->health.stop();
+  shared_->registry.close();
+  shared_->parts.metrics->set_ready(false);
+  const error reason{error_kind::unavailable, "the server is stopping", "", std::nullopt};
+  if (core_.gateway) caf::anon_send(core_.gateway, end_all{reason}); // and through it the detokenizer
+  bool ended = true;
+  if (supervisor_) {
+    caf::anon_send(supervisor_, caf::close_atom::value);
+    ended = await_end();
+  }
+  for (const bool in_engine : {false, true}) { // left over only when an actor failed
+    for (const request_id id : shared_->registry.ids(in_engine)) end_with_error(*shared_, id, reason);
+  }
+  core_ = {};
+  supervisor_ = nullptr;
+  // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
+  if (!ended) runtime_.release();
+}
+
+} // namespace
+
+std::unique_ptr<serving> serving::start(serving_options options, serving_parts parts) {
+  if (parts.tokens == nullptr) throw std::runtime_error("serving: a tokenizer is needed");
+  if (parts.metrics == nullptr) parts.metrics = std::make_shared<telemetry::metrics>("", "");
+  auto server = std::make_unique<caf_serving>(std::move(options), std::move(parts));
+  server->launch();
+  return server;
+}
+
+} // namespace troupe::actors

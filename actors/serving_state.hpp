@@ -1,0 +1,38 @@
+// What the actors of one serving side share: immutable parts, the registry, the health board. Outlives them all.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "actors/health.hpp"
+#include "actors/request_registry.hpp"
+#include "actors/serving.hpp"
+
+namespace troupe::actors {
+
+struct serving_state {
+  serving_state(serving_options o, serving_parts p)
+      : options(std::move(o)),
+        parts(std::move(p)),
+        registry({options.max_queue, std::size_t{256} << 20}),
+        health(options.step_deadline, options.start_deadline) {}
+
+  const serving_options options;
+  const serving_parts parts;
+  served_model model; // complete before the first request
+  request_registry registry;
+  health_board health;
+  std::atomic<int> device_pid{0};
+};
+
+using shared_state = std::shared_ptr<serving_state>;
+
+// Ends a request that no other actor knows (any more): on_error, and its one place in the metrics.
+void end_with_error(serving_state& state, request_id id, const error& reason, const telemetry::request_times& times = {});
+// The same for a sink that was never registered.
+void refuse(serving_state& state, token_sink& sink, const error& reason);
+
+telemetry::outcome outcome_of(const error& reason);
+
+} // namespace troupe::actors
