@@ -10,6 +10,12 @@ constexpr std::string_view kForms = "must be a string, an array of strings, an a
 
 std::string indexed(std::string_view name, std::size_t i) { return std::string(name) + '[' + std::to_string(i) + ']'; }
 
+// The message tells the place in the array; `param` is the member alone.
+void fail_at(field_reader& fields, std::string_view name, std::size_t i, const std::string& message) {
+  const std::string member(name.substr(0, name.find('[')));
+  fields.fail(invalid_request(member, "'" + indexed(name, i) + "' " + message));
+}
+
 std::vector<prompt> read_several(field_reader& fields, const value_array& items, const served_model& model) {
   std::vector<prompt> out;
   const bool strings = items.front().is_string();
@@ -44,11 +50,11 @@ std::vector<token_id> read_token_ids(field_reader& fields, std::string_view name
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto id = integer_of(ids[i]);
     if (!id) {
-      fields.fail(indexed(name, i), "must be a token id");
+      fail_at(fields, name, i, "must be a token id");
       return out;
     }
     if (*id < 0 || *id >= model.vocab_size) {
-      fields.fail(indexed(name, i), "is outside the vocabulary: " + outside_vocabulary(*id, model));
+      fail_at(fields, name, i, "is outside the vocabulary: " + outside_vocabulary(*id, model));
       return out;
     }
     out.push_back(static_cast<token_id>(*id));

@@ -68,7 +68,7 @@ void read_stop_strings(field_reader& fields, const server_limits& limits, genera
 
 void read_sampling(field_reader& fields, const served_model& model, const server_limits& limits, generation_request& out) {
   sampling_params& params = out.sampling;
-  read_float(fields, "temperature", 0, 2, params.temperature);
+  read_float(fields, "temperature", 0, 100, params.temperature);
   read_float(fields, "top_p", 0, 1, params.top_p);
   // 0 keeps the best token alone, as the smallest probability does.
   params.top_p = std::max(params.top_p, std::numeric_limits<float>::min());
