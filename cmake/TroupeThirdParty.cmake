@@ -7,6 +7,7 @@ find_package(CAF REQUIRED) # cmake/FindCAF.cmake: Debian ships no config for it
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(SentencePiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(PrometheusCore REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 if(TROUPE_BUILD_TESTS)

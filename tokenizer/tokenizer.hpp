@@ -32,6 +32,12 @@ class tokenizer {
   // The bytes that `token` adds to text already begun; maybe part of a character. Control tokens give their own text.
   // An id outside the vocabulary gives nothing.
   virtual std::string token_bytes(token_id token) const = 0;
+  // The same for a token that begins a whole text: where the decoder drops a leading blank, it is dropped.
+  virtual std::string first_bytes(token_id token) const {
+    std::string bytes = token_bytes(token);
+    if (strips_leading_space() && bytes.starts_with(' ')) bytes.erase(0, 1);
+    return bytes;
+  }
   // Whole text, as Hugging Face's decode (skip_special leaves control tokens out; a leading blank is stripped where the decoder
   // says so); bytes that are no UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const token_id> tokens, bool skip_special = true) const = 0;
@@ -44,7 +50,7 @@ class tokenizer {
   virtual bool adds_bos() const = 0;
   // Texts of the control tokens, longest first.
   virtual const std::vector<std::string>& special_texts() const = 0;
-  // The decoder drops one leading blank of a whole text (SentencePiece kinds).
+  // The decoder drops a leading blank of a whole text (SentencePiece kinds): first_bytes says what is left.
   virtual bool strips_leading_space() const = 0;
 };
 
@@ -52,6 +58,8 @@ class tokenizer {
 // Hugging Face folder: tokenizer.json with tokenizer_config.json, else tokenizer.model (SentencePiece).
 std::shared_ptr<const tokenizer> load_tokenizer(const std::filesystem::path& folder);
 std::shared_ptr<const tokenizer> tokenizer_from_json(const value& tokenizer_json, const value& tokenizer_config, std::string_view name);
+// A SentencePiece model file's contents (BPE or unigram).
+std::shared_ptr<const tokenizer> tokenizer_from_sentencepiece(std::string_view model, const value& tokenizer_config, std::string_view name);
 // GGUF metadata: tokenizer.ggml.model "gpt2" (with .pre) or "llama".
 std::shared_ptr<const tokenizer> tokenizer_from_gguf(const value& metadata, std::string_view name);
 
