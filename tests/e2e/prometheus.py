@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Scrapes Troupe with a real Prometheus and asks it questions.
 
-prometheus.py --url http://127.0.0.1:8000     a running server
+prometheus.py --url http://127.0.0.1:8000           a running server; it is sent a few requests, whose effect on the counters is checked
 prometheus.py --render BUILD/tests/render_metrics   the metrics class alone, behind a small HTTP server
 
 Checks: promtool on the exposition, the scrape configuration and the rules (with their unit tests); every troupe_* series of the
@@ -271,11 +271,50 @@ def check_rendered(prometheus, source):
         check(prometheus.query(expression), f"does not hold: {expression}")
 
 
-def run(url, key, expectations, rendered):
-    def read_text():
-        return fetch(url.rstrip("/") + "/metrics", key)[0]
+def send_requests(url, key, count):
+    """Streams `count` short completions; the tokens that the server says it generated for them."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    model = json.loads(fetch(url + "/v1/models", key)[0])["data"][0]["id"]
+    generated = 0
+    for number in range(count):
+        body = {"model": model, "prompt": f"{number} is a number. Another number is", "max_tokens": 8, "ignore_eos": True,
+                "stream": True, "stream_options": {"include_usage": True}}
+        request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            events = [json.loads(line[6:]) for line in answer.read().decode().splitlines() if line.startswith("data: {")]
+        generated += next(event["usage"]["completion_tokens"] for event in reversed(events) if event.get("usage"))
+    return generated
 
-    text, content_type = fetch(url.rstrip("/") + "/metrics", key)
+
+def check_effect(prometheus, url, key, count):
+    """The server's own requests show in Prometheus: each is one request, one first token, and its tokens."""
+    counters = {"requests": 'sum(troupe_requests_total{outcome=~"stop|length"})', "tokens": "sum(troupe_generation_tokens_total)",
+                "first tokens": "sum(troupe_time_to_first_token_seconds_count)", "whole times": "sum(troupe_request_seconds_count)",
+                "prompts": "sum(troupe_prompt_tokens_total)"}
+
+    def read():
+        return {name: sum(prometheus.query(text).values()) for name, text in counters.items()}
+
+    before = read()
+    generated = send_requests(url, key, count)
+    least = {"requests": count, "tokens": generated, "first tokens": count, "whole times": count, "prompts": count}
+    latest = {}
+
+    def arrived():
+        latest.update(read())
+        return all(latest[name] - before[name] >= least[name] for name in counters)
+
+    try:
+        wait_for("", arrived, 15)
+    except Failed:
+        raise Failed(f"after {count} requests with {generated} tokens the counters went from {before} to {latest}") from None
+
+
+def run(url, key, expectations, rendered, requests):
+    def read_text():
+        return fetch(url + "/metrics", key)[0]
+
+    text, content_type = fetch(url + "/metrics", key)
     check(content_type.startswith("text/plain"), f"/metrics has the content type '{content_type}'")
     promtool("check", "metrics", text=text)
     promtool("check", "config", "prometheus.yml", cwd=RULES.parent)
@@ -287,8 +326,11 @@ def run(url, key, expectations, rendered):
         try:
             wait_for("prometheus to be ready", prometheus.ready)
             wait_for("the first scrape", lambda: set(prometheus.query("up").values()) == {1.0})
+            if requests:
+                check_effect(prometheus, url, key, requests)
             series = check_values(prometheus, read_text)
             median = check_median(prometheus, "troupe_time_to_first_token_seconds")
+            check(not (requests and math.isnan(median)), "there is no median of the time to first token")
             queries, rules = check_queries(prometheus, types)
             if rendered:
                 check_rendered(prometheus, rendered)
@@ -306,6 +348,7 @@ def main():
     source.add_argument("--url", help="of a running server, without /metrics")
     source.add_argument("--render", help="the program render_metrics")
     parser.add_argument("--api-key", default=os.environ.get("TROUPE_API_KEY", ""))
+    parser.add_argument("--requests", type=int, default=4, help="how many requests to send to --url; 0 for none")
     parser.add_argument("--expect", action="append", default=[], metavar="PROMQL", help="must return something, as in 'sum(x) >= 5'")
     arguments = parser.parse_args()
     missing = [tool for tool in ("prometheus", "promtool") if not shutil.which(tool)]
@@ -314,7 +357,8 @@ def main():
         return 77
     rendered = Rendered(arguments.render) if arguments.render else None
     try:
-        run(arguments.url or rendered.url, arguments.api_key, arguments.expect, rendered)
+        run((arguments.url or rendered.url).rstrip("/"), arguments.api_key, arguments.expect, rendered,
+            0 if rendered else arguments.requests)
     except (Failed, OSError, subprocess.SubprocessError) as failure:
         print(f"FAILED: {failure}", file=sys.stderr)
         return 1
