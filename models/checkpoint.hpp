@@ -1,9 +1,14 @@
 // Opens a Hugging Face folder or a .gguf file and hands out a model_weights whose every parameter is filled.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.hpp"
@@ -16,7 +21,8 @@ enum class checkpoint_format : std::uint8_t { hugging_face, gguf };
 
 struct stored_tensor {
   std::string name;
-  dtype type = dtype::f32;
+  std::optional<dtype> type;       // none: a type that no kernel here reads (FP8 and the like)
+  std::string type_name;           // as the format spells it
   std::vector<std::int64_t> shape; // outermost first, for both formats
   std::string file;
   std::size_t bytes = 0;
@@ -41,6 +47,13 @@ class checkpoint {
 
 // Throws load_error: one line, "FILE: TENSOR OR KEY: REASON".
 std::shared_ptr<const checkpoint> open_checkpoint(const std::filesystem::path& path);
+
+// The same over bytes in memory, which must outlive the checkpoint and what it loads. `name` stands for the file in error lines.
+std::shared_ptr<const checkpoint> open_gguf_bytes(std::span<const std::byte> bytes, const std::string& name);
+std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes, const std::string& name);
+
+// The config alone: of a folder that may lack weights (for --load-format dummy), of a config.json, or of a GGUF file. Throws load_error.
+model_config read_model_config(const std::filesystem::path& path);
 
 // Random weights of a config's shapes (--load-format dummy), stored as `type`. The same seed gives the same weights.
 model_weights make_dummy_weights(const model_config& config, dtype type, std::uint64_t seed);

@@ -46,6 +46,9 @@ struct model_config {
   std::optional<std::int32_t> sliding_window; // a row sees itself and this many - 1 positions before it
   std::int32_t first_sliding_layer = 0; // with sliding_window: layers from here on slide (Qwen2's max_window_layers)
   bool tied_head = false;
+  bool query_key_value_bias = false;
+  bool output_bias = false;            // of the attention's output projection
+  bool query_key_norm = false;         // RMSNorm over each head's query and key before the rotation (Qwen3)
   std::optional<token_id> bos_token;
   std::vector<token_id> eos_tokens;    // config.json and generation_config.json together
 };
