@@ -33,7 +33,7 @@ using prometheus::Registry;
 
 constexpr std::array<std::string_view, 5> outcomes = {"stop", "length", "cancelled", "rejected", "failed"};
 // The last one stands for every path that is not a route.
-constexpr std::array<std::string_view, 12> routes = {"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions",
+constexpr std::array<std::string_view, 12> routes = {"/v1/models", "/v1/models/{id}", "/v1/completions", "/v1/chat/completions",
                                                      "/tokenize",  "/detokenize",        "/version",        "/livez",
                                                      "/readyz",    "/health",            "/metrics",        "other"};
 constexpr std::array<std::string_view, 5> status_classes = {"1xx", "2xx", "3xx", "4xx", "5xx"};
@@ -106,6 +106,7 @@ struct metrics::impl {
   Histogram &queue_time, &prefill_time, &decode_time, &request_time, &step_time, &step_sequences, &step_tokens;
 
   std::array<std::atomic<bool>, static_cast<std::size_t>(statistic::count)> logged{};
+  std::atomic<std::uint64_t> prompt_total{0}, cached_total{0}; // what the two counters have been given
   mutable std::mutex engine_guard; // set_engine() is one assignment; the gauges follow when a scrape comes
   engine_state engine;
   mutable std::mutex render_guard;
@@ -113,6 +114,7 @@ struct metrics::impl {
   impl(std::string_view served_model, std::string_view version, log_function log_line);
   void bad(statistic which, std::string_view detail) noexcept;
   std::int64_t checked(statistic which, std::int64_t value) noexcept;
+  std::uint64_t admit_cached(std::uint64_t wanted) noexcept;
   double seconds(std::uint64_t ns) noexcept;
   Histogram& stage(const char* name, const char* help) { return add_histogram(registry, name, help, model, time_buckets()); }
   Gauge& kv_blocks(const char* state) {
@@ -193,6 +195,17 @@ double metrics::impl::seconds(std::uint64_t ns) noexcept {
   return static_cast<double>(ns) * 1e-9;
 }
 
+// As much of `wanted` as keeps the sum of cached tokens at or below that of prompt tokens.
+std::uint64_t metrics::impl::admit_cached(std::uint64_t wanted) noexcept {
+  if (wanted == 0) return 0;
+  std::uint64_t before = cached_total, admitted = 0;
+  do {
+    admitted = std::min(wanted, prompt_total - before);
+  } while (!cached_total.compare_exchange_weak(before, before + admitted));
+  if (admitted < wanted) bad(statistic::cached_tokens, "more than all prompts have");
+  return admitted;
+}
+
 void metrics::impl::update_engine_gauges() {
   engine_state now;
   {
@@ -238,12 +251,11 @@ void metrics::token_gap(std::uint64_t ns) noexcept { impl_->inter_token_latency.
 
 void metrics::tokens(std::int64_t prompt, std::int64_t generated, std::int64_t cached) noexcept {
   const auto prompt_step = impl_->checked(statistic::prompt_tokens, prompt);
-  auto cached_step = impl_->checked(statistic::cached_tokens, cached);
-  if (cached_step > prompt_step) {
-    impl_->bad(statistic::cached_tokens, "more than the prompt has");
-    cached_step = prompt_step;
+  if (prompt_step > 0) {
+    impl_->prompt_tokens.Increment(static_cast<double>(prompt_step));
+    impl_->prompt_total += static_cast<std::uint64_t>(prompt_step); // after the counter: cached tokens may follow it up to here
   }
-  impl_->prompt_tokens.Increment(static_cast<double>(prompt_step));
+  const auto cached_step = impl_->admit_cached(static_cast<std::uint64_t>(impl_->checked(statistic::cached_tokens, cached)));
   impl_->cached_tokens.Increment(static_cast<double>(cached_step));
   impl_->generation_tokens.Increment(static_cast<double>(impl_->checked(statistic::generation_tokens, generated)));
 }

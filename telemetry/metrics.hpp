@@ -46,7 +46,7 @@ class metrics {
   void request_finished(outcome how, const request_times& times) noexcept;
   void first_token(std::uint64_t since_arrival_ns) noexcept; // once per request
   void token_gap(std::uint64_t ns) noexcept;                 // between two outputs of one choice
-  // Steps of the three counters. `cached` is the part of this call's `prompt` that was found in the prefix cache.
+  // Steps of the three counters. Cached tokens are reported with the prompt that they are part of, or after it.
   void tokens(std::int64_t prompt, std::int64_t generated, std::int64_t cached) noexcept;
   void step(std::uint64_t duration_ns, std::int64_t sequences, std::int64_t batched_tokens) noexcept;
   void preempted(std::int64_t count) noexcept;

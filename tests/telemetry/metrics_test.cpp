@@ -209,6 +209,16 @@ TEST(Metrics, CachedTokensNeverExceedPromptTokens) {
   EXPECT_EQ(m.lines.size(), 1U);
 }
 
+TEST(Metrics, CachedTokensMayBeReportedAfterTheirPrompt) {
+  quiet_metrics m;
+  m.subject.tokens(8, 0, 0);
+  m.subject.tokens(0, 3, 0);
+  m.subject.tokens(0, 0, 5);
+  const auto text = m.read();
+  EXPECT_EQ(text.at("troupe_cached_tokens_total{model=\"tiny\"}"), 5);
+  EXPECT_EQ(text.at("troupe_invalid_statistics_total"), 0);
+}
+
 TEST(Metrics, ClocksThatRanBackwardsDoNotMakeHugeLatencies) {
   quiet_metrics m;
   const auto backwards = static_cast<std::uint64_t>(-5);
