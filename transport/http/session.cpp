@@ -7,7 +7,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -27,8 +26,7 @@ using clock = std::chrono::steady_clock;
 constexpr clock::time_point kNever = clock::time_point::max();
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::size_t kLingerBytes = 32U << 20;
-constexpr std::size_t kHeaderRead = 4U << 10;  // bytes asked of the socket at once
-constexpr std::size_t kBodyRead = 64U << 10;
+constexpr std::size_t kRead = 16U << 10;        // bytes asked of the socket at once
 constexpr int kSendBuffer = 256 << 10;         // bounds what the kernel holds for a client that does not read
 constexpr int kClientGone = 499;               // for the hooks only: no such status is ever sent
 
@@ -117,7 +115,8 @@ class http_session final : public session, public std::enable_shared_from_this<h
   session_context& context_;
   tcp::socket socket_;
   asio::steady_timer timer_;
-  boost::beast::flat_buffer input_;
+  std::array<char, kRead> received_; // where the read under way puts its bytes
+  std::string input_;                // received and not yet parsed
   request_reader reader_;
   const bool refuse_;
   std::function<void()> on_closed_;
@@ -164,21 +163,19 @@ void http_session::read_more() {
   // While an answer is under way, what comes in waits its turn; reading on is how the client's end is noticed.
   if (phase_ == phase::answering && input_.size() >= context_.limits.header_bytes) return;
   reading_ = true;
-  const auto space = input_.prepare(phase_ == phase::body || phase_ == phase::lingering ? kBodyRead : kHeaderRead);
-  socket_.async_read_some(space, handler(&http_session::on_read));
+  socket_.async_read_some(asio::buffer(received_), handler(&http_session::on_read));
 }
 
 void http_session::on_read(error_code ec, std::size_t bytes) {
   reading_ = false;
   if (phase_ == phase::closed) return;
   if (ec) return on_input_end(ec);
-  input_.commit(bytes);
   if (phase_ == phase::lingering) {
     lingered_ += bytes;
-    input_.consume(input_.size());
-    if (lingered_ > kLingerBytes) return close();
-    read_more();
-  } else if (phase_ == phase::answering) {
+    return lingered_ > kLingerBytes ? close() : read_more();
+  }
+  input_.append(received_.data(), bytes);
+  if (phase_ == phase::answering) {
     read_more();
   } else {
     advance();
@@ -194,9 +191,8 @@ void http_session::on_input_end(error_code ec) {
 
 void http_session::advance() {
   while (phase_ != phase::answering && phase_ != phase::closed && phase_ != phase::lingering) {
-    const auto data = input_.data();
-    const auto step = reader_.feed({static_cast<const char*>(data.data()), data.size()});
-    input_.consume(step.consumed);
+    const auto step = reader_.feed(input_);
+    input_.erase(0, step.consumed);
     if (phase_ == phase::idle && reader_.started()) {
       phase_ = phase::header;
       arrival_ns_ = static_cast<std::uint64_t>(std::chrono::nanoseconds(clock::now().time_since_epoch()).count());
@@ -253,14 +249,13 @@ bool http_session::on_header() {
   auto refusal = refuse_ ? error_reply({error_kind::unavailable, "too many connections", "", 1}) : context_.routes.refuse(head, exchange_.where);
   if (refusal) {
     // The connection can go on only when the body need not be waited for.
-    const auto data = input_.data();
-    const auto step = reader_.feed({static_cast<const char*>(data.data()), data.size()});
-    input_.consume(step.consumed);
+    const auto step = reader_.feed(input_);
+    input_.erase(0, step.consumed);
     refusal->close = refuse_ || step.state != request_reader::progress::complete;
     refuse_request(std::move(*refusal));
     return false;
   }
-  if (!head.expect.empty() && !exchange_.http_1_0 && input_.size() == 0) write(std::string(continue_head));
+  if (!head.expect.empty() && !exchange_.http_1_0 && input_.empty()) write(std::string(continue_head));
   return true;
 }
 
@@ -361,7 +356,8 @@ void http_session::on_written(error_code ec, std::size_t bytes) {
 
 void http_session::end_exchange() {
   report(exchange_.status);
-  const bool keep = exchange_.keep_alive && !stopping_ && !context_.routes.is_draining();
+  // What the head promised is kept, also when a drain has begun since: the client's next request is answered, with "close".
+  const bool keep = exchange_.keep_alive && !stopping_;
   exchange_.channel->detach();
   if (!keep) return linger();
   begin_request();
@@ -397,7 +393,7 @@ void http_session::linger() {
   socket_.shutdown(tcp::socket::shutdown_send, ec);
   if (ec || stopping_ || input_ended_) return close();
   phase_ = phase::lingering;
-  input_.consume(input_.size());
+  input_.clear();
   set_read_deadline(kLingerTime);
   read_more();
 }
