@@ -12,8 +12,10 @@ namespace {
 
 constexpr float inf = std::numeric_limits<float>::infinity();
 
-// The rules of core/sampling.hpp word by word, in f64: the probability of every id.
-std::vector<double> probabilities(const std::vector<float>& logits, const sampling_params& p, const std::vector<seen_token>& seen, std::int64_t outputs) {
+// The rules of core/sampling.hpp word by word, in f64: the probability of every id. `near` tells that a cut lies so close to an id that
+// rounding may decide on which side.
+std::vector<double> probabilities(const std::vector<float>& logits, const sampling_params& p, const std::vector<seen_token>& seen, std::int64_t outputs,
+                                  bool& near) {
   std::vector<double> x(logits.begin(), logits.end());
   for (const seen_token& s : seen) {
     double& v = x[static_cast<std::size_t>(s.token)];
@@ -34,10 +36,13 @@ std::vector<double> probabilities(const std::vector<float>& logits, const sampli
   std::vector<double> result(x.size());
   double reached = 0;
   for (const std::size_t i : order) {
-    const double share = std::exp((x[i] - top) / static_cast<double>(p.temperature)) / total;
+    const double weight = std::exp((x[i] - top) / static_cast<double>(p.temperature));
+    const double share = weight / total;
+    near = near || (p.top_p < 1.0F && std::abs(reached - static_cast<double>(p.top_p)) < 1e-5) ||
+           (weight < 1.0 && std::abs(weight / static_cast<double>(p.min_p) - 1.0) < 1e-5);
     if (i != order[0] && p.top_p < 1.0F && reached >= static_cast<double>(p.top_p)) break;
     reached += share;
-    if (share * total >= static_cast<double>(p.min_p)) result[i] = share;
+    if (weight >= static_cast<double>(p.min_p)) result[i] = share;
   }
   const double kept = std::accumulate(result.begin(), result.end(), 0.0);
   for (double& r : result) r /= kept;
@@ -47,7 +52,7 @@ std::vector<double> probabilities(const std::vector<float>& logits, const sampli
 class sampling_test : public test::op_test {};
 
 TEST_F(sampling_test, every_combination_of_rules_draws_the_id_that_the_cumulative_probability_names) {
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 200; ++round) {
     const std::size_t vocab = static_cast<std::size_t>(between(2, 3000));
     const std::vector<float> logits = normal(vocab, static_cast<float>(between(1, 8)));
     const auto token = [&] { return static_cast<token_id>(between(0, static_cast<std::int64_t>(vocab) - 1)); };
@@ -67,7 +72,9 @@ TEST_F(sampling_test, every_combination_of_rules_draws_the_id_that_the_cumulativ
     p.min_tokens = static_cast<std::int32_t>(between(0, 2));
     p.suppressed = {0};
     p.seed = static_cast<std::uint64_t>(between(0, 1 << 30)) << 20;
-    const std::vector<double> share = probabilities(logits, p, seen, 1);
+    bool near = false;
+    const std::vector<double> share = probabilities(logits, p, seen, 1, near);
+    if (near) continue;
     cpu::sampler sampler(static_cast<std::int64_t>(vocab));
     for (std::int64_t position = 0; position < 20; ++position) {
       const std::optional<token_id> drawn = sampler.sample({logits.data(), &p, seen, position, 1});
@@ -88,7 +95,8 @@ TEST_F(sampling_test, frequencies_follow_the_probabilities) {
   p.temperature = 1.3F;
   p.seed = 20240229;
   cpu::sampler sampler(8);
-  const std::vector<double> share = probabilities(logits, p, {}, 0);
+  bool near = false;
+  const std::vector<double> share = probabilities(logits, p, {}, 0, near);
   constexpr int draws = 100000;
   std::vector<int> count(8);
   for (int i = 0; i < draws; ++i) ++count[static_cast<std::size_t>(*sampler.sample({logits.data(), &p, {}, i, i}))];

@@ -1,0 +1,154 @@
+#include "models/cpu_executor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "models/cpu_model.hpp"
+#include "models/executor_plan.hpp"
+#include "models/row_sampler.hpp"
+#include "models/slot_table.hpp"
+
+namespace troupe {
+namespace {
+
+std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+}
+
+class cpu_executor final : public step_executor {
+ public:
+  cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const executor_info& info)
+      : info_(info), slots_(info), model_(std::move(weights), shape), sampler_(model_, info.vocab_size) {
+    const std::size_t rows = static_cast<std::size_t>(info.max_batched_tokens);
+    tokens_.reserve(rows);
+    positions_.reserve(rows);
+    head_rows_.reserve(rows);
+    spans_.reserve(static_cast<std::size_t>(info.max_num_seqs));
+  }
+
+  executor_info info() const override { return info_; }
+
+  void submit(const step_plan& plan, deliver_fn deliver) override {
+    step_outcome outcome;
+    try {
+      outcome = run(plan);
+    } catch (const std::exception& e) {
+      slots_.fail(e.what());
+      outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what()};
+    }
+    deliver(std::move(outcome));
+  }
+
+ private:
+  step_outcome run(const step_plan& plan) {
+    const auto start = std::chrono::steady_clock::now();
+    if (std::optional<std::string> breach = slots_.take(plan)) return step_failure{std::move(*breach)};
+    for (const block_copy& copy : plan.copies) model_.kv().copy_block(copy.from, copy.to);
+    step_result result{plan.epoch, plan.step, {}, {}};
+    gather_rows(plan, result);
+    result.times.prepare_ns = nanoseconds_since(start);
+
+    const auto compute = std::chrono::steady_clock::now();
+    model_.forward({tokens_, positions_, spans_});
+    sampler_.run(head_rows_, slots_, result.outputs);
+    result.times.compute_ns = nanoseconds_since(compute);
+
+    const auto finish = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < plan.items.size(); ++i) advance(plan.items[i], result.outputs[i]);
+    result.times.deliver_ns = nanoseconds_since(finish);
+    return result;
+  }
+
+  // Lays the rows of all items one behind the other, and lists those that need the head.
+  void gather_rows(const step_plan& plan, step_result& result) {
+    tokens_.clear();
+    positions_.clear();
+    spans_.clear();
+    head_rows_.clear();
+    const token_id* carried = plan.tokens.data();
+    result.outputs.resize(plan.items.size());
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      const work_item& item = plan.items[i];
+      slot_state& slot = slots_[item.slot];
+      const token_id* const mine = carried;
+      carried += tokens_of(item, slot.prompt_tokens);
+      result.outputs[i].slot = item.slot;
+      result.outputs[i].numeric_fault = slot.faulted;
+      if (slot.faulted) continue; // planned before the fault was known
+      const std::int32_t first_row = static_cast<std::int32_t>(tokens_.size());
+      spans_.push_back({first_row, item.token_count, item.first_position, slot.blocks.data()});
+      for (std::int32_t row = 0; row < item.token_count; ++row) {
+        const bool from_sample = item.kind != work_kind::prefill && row == 0;
+        tokens_.push_back(from_sample ? *slot.last_token : mine[item.kind == work_kind::verify ? row - 1 : row]);
+        positions_.push_back(item.first_position + row);
+      }
+      list_head_rows(item, i, first_row, mine);
+      if (item.kind == work_kind::prefill && has_penalties(slot.sampling)) {
+        for (std::int32_t row = 0; row < item.token_count; ++row) {
+          slot.history.add(mine[row], item.first_position + row >= slot.prompt_tokens, info_.vocab_size);
+        }
+      }
+    }
+  }
+
+  void list_head_rows(const work_item& item, std::size_t index, std::int32_t first_row, const token_id* tokens) {
+    const std::int32_t scored = scored_rows(item, slots_[item.slot].prompt_tokens);
+    for (std::int32_t row = 0; row < item.token_count; ++row) {
+      head_row head;
+      head.row = first_row + row;
+      head.item = index;
+      head.next_position = item.first_position + row + 1;
+      if (row < scored) {
+        head.target = tokens[row + 1];
+        head.alternatives = *item.prompt_logprobs;
+      }
+      head.sample = item.kind == work_kind::verify || (item.sample && row == item.token_count - 1);
+      if (item.kind == work_kind::verify && row > 0) {
+        head.drafts = static_cast<std::size_t>(row);
+        head.draft = tokens[row - 1];
+      }
+      if (head.target || head.sample) head_rows_.push_back(head);
+    }
+  }
+
+  // Rows of rejected drafts are forgotten: the next item overwrites their keys and values.
+  void advance(const work_item& item, const slot_output& output) {
+    slot_state& slot = slots_[item.slot];
+    if (slot.faulted) return;
+    const std::int32_t rows = item.kind == work_kind::verify ? static_cast<std::int32_t>(output.tokens.size()) : item.token_count;
+    slot.position = item.first_position + rows;
+    slot.last_token = output.tokens.empty() ? std::nullopt : std::optional(output.tokens.back());
+  }
+
+  executor_info info_;
+  slot_table slots_;
+  cpu_model model_;
+  row_sampler sampler_;
+  // Of the running step.
+  std::vector<token_id> tokens_;
+  std::vector<std::int32_t> positions_;
+  std::vector<attention_span> spans_;
+  std::vector<head_row> head_rows_;
+};
+
+} // namespace
+
+std::unique_ptr<step_executor> make_cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options) {
+  const executor_plan plan = plan_executor(*weights, options);
+  try {
+    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info);
+  } catch (const std::bad_alloc&) {
+    throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" + std::to_string(plan.info.num_blocks) +
+                     " blocks of " + std::to_string(plan.info.block_size) + " tokens), activations and logits " +
+                     std::to_string(plan.activation_bytes) + ", the weights as stored " + std::to_string(plan.weight_bytes));
+  } catch (const std::invalid_argument& e) {
+    throw load_error(std::string("weights: ") + e.what());
+  }
+}
+
+} // namespace troupe

@@ -1,0 +1,74 @@
+// A dense decoder on the CPU: packed weights, KV cache and the order of the ops. Knows rows, not sequences, slots or sampling.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "device/cpu/aligned_buffer.hpp"
+#include "device/cpu/kv_storage.hpp"
+#include "device/cpu/thread_pool.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/linear.hpp"
+#include "kernels/rope.hpp"
+#include "models/model.hpp"
+
+namespace troupe {
+
+struct cpu_model_shape {
+  std::int32_t threads = 1;
+  std::int32_t max_rows = 0;  // of one forward()
+  std::int32_t head_rows = 0; // of one logits()
+  std::int32_t block_size = 0;
+  std::int32_t num_blocks = 0;
+  dtype kv_type = dtype::f16;
+};
+
+// Rows in the order of their spans, which cover them without gaps.
+struct forward_batch {
+  std::span<const token_id> tokens;
+  std::span<const std::int32_t> positions;
+  std::span<const attention_span> spans;
+};
+
+class cpu_model {
+ public:
+  // Packs the weights and takes all memory. Throws std::bad_alloc, std::invalid_argument for shapes that do not fit together.
+  cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape);
+
+  // Computes the last layer's output of every row and writes the rows' keys and values. Every token and block id must be in range.
+  void forward(const forward_batch& batch);
+  // Logits of some rows of the last forward(), at most head_rows: [rows.size()][vocab], valid until the next call.
+  const float* logits(std::span<const std::int32_t> rows);
+
+  const model_config& config() const { return weights_->config; }
+  const cpu_model_shape& shape() const { return shape_; }
+  cpu::thread_pool& pool() { return pool_; }
+  cpu::kv_storage& kv() { return kv_; }
+
+ private:
+  struct layer {
+    cpu::linear qkv, output, gate_up, down;
+  };
+
+  void attention_block(const forward_batch& batch, std::size_t index);
+  void mlp_block(std::int64_t rows, std::size_t index);
+
+  std::shared_ptr<const model_weights> weights_;
+  cpu_model_shape shape_;
+  cpu::thread_pool pool_;
+  rope_table rope_;
+  cpu::kv_storage kv_;
+  std::vector<layer> layers_;
+  cpu::linear head_;
+  std::vector<attention_unit> units_;
+  std::int64_t query_width_; // heads * head_dim
+  std::int64_t kv_width_;    // kv_heads * head_dim
+  // Activations, [max_rows][..]
+  cpu::aligned_buffer<float> hidden_, normed_, qkv_, attended_, gate_up_, gated_;
+  cpu::aligned_buffer<float> head_input_, logits_; // [head_rows][..]
+};
+
+} // namespace troupe
