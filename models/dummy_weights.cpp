@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "kernels/half.hpp"
 #include "models/checkpoint.hpp"
 #include "models/config_fields.hpp"
 #include "models/load_check.hpp"
@@ -43,43 +44,33 @@ class random_bits {
   std::uint64_t state_;
 };
 
-// Round to nearest even; finite values below 65504 only.
-std::uint16_t to_f16(float number) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(number);
-  const std::uint32_t sign = (bits >> 16) & 0x8000U;
-  const float magnitude = std::fabs(number);
-  if (magnitude < 0x1p-14F) return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::lrint(magnitude * 0x1p24F)));
-  const std::uint32_t rounded = (bits & 0x7fffffffU) + 0xfffU + ((bits >> 13) & 1U);
-  return static_cast<std::uint16_t>(sign | ((rounded >> 13) - ((127U - 15U) << 10)));
-}
-
-std::uint16_t to_bf16(float number) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(number);
-  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
-
 void put_f16(std::span<std::byte> block, std::size_t at, float number) {
-  const std::uint16_t bits = to_f16(number);
+  const std::uint16_t bits = float_to_half(number);
   std::memcpy(block.data() + at, &bits, sizeof bits);
 }
 
 // A block of random bits becomes a valid one once its scales are numbers: set so that weights have the standard deviation
-// `spread` and a mean near 0. Quants are uniform: the divisors below are their standard deviations, for K types times that of the
-// 6-bit (or 8-bit) scales inside the block. Layouts: ggml-common.h.
+// `spread` and a mean of 0. Quants are uniform: the divisors below are their standard deviations, for K types together with the
+// 6-bit (or 8-bit) scales inside the block. Quants without an offset have a mean of -1/2, so there the sign of d is random.
+// Layouts: ggml-common.h.
 void set_scales(dtype type, std::span<std::byte> block, float spread) {
   const auto scale_and_offset = [&](std::size_t at, float divisor, float offset) {
     put_f16(block, at, spread / divisor);
     put_f16(block, at + 2, spread / divisor * offset);
   };
+  const auto signed_scale = [&](std::size_t at, float divisor) {
+    const bool negative = (std::to_integer<unsigned>(block[at]) & 1U) != 0; // still random here
+    put_f16(block, at, (negative ? -spread : spread) / divisor);
+  };
   switch (type) {
-    case dtype::q4_0: put_f16(block, 0, spread / 4.61F); break;        // d (q - 8)
-    case dtype::q5_0: put_f16(block, 0, spread / 9.23F); break;        // d (q - 16)
-    case dtype::q8_0: put_f16(block, 0, spread / 73.9F); break;        // d q
+    case dtype::q4_0: signed_scale(0, 4.61F); break;                   // d (q - 8)
+    case dtype::q5_0: signed_scale(0, 9.23F); break;                   // d (q - 16)
+    case dtype::q8_0: signed_scale(0, 73.9F); break;                   // d q
     case dtype::q4_1: scale_and_offset(0, 4.61F, -7.5F); break;        // d q + m
     case dtype::q5_1: scale_and_offset(0, 9.23F, -15.5F); break;       // d q + m
     case dtype::q4_k: scale_and_offset(0, 256.7F, 7.5F); break;        // d s q - dmin m
     case dtype::q5_k: scale_and_offset(0, 523.6F, 15.5F); break;       // d s q - dmin m
-    case dtype::q6_k: put_f16(block, 208, spread / 1367.0F); break;    // d s (q - 32)
+    case dtype::q6_k: signed_scale(208, 1367.0F); break;               // d s (q - 32)
     default: break;
   }
 }
@@ -101,7 +92,7 @@ std::vector<std::byte> make_pool(dtype type, float spread, std::uint64_t seed) {
       continue;
     }
     const float number = reach * random.symmetric();
-    const std::uint16_t half = type == dtype::f16 ? to_f16(number) : to_bf16(number);
+    const std::uint16_t half = type == dtype::f16 ? float_to_half(number) : float_to_bfloat16(number);
     std::memcpy(block.data(), type == dtype::f32 ? static_cast<const void*>(&number) : &half, unit);
   }
   return pool;

@@ -8,7 +8,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <utility>
 
 #include "core/json.hpp"
 #include "tests/models/file_builders.hpp"
@@ -161,9 +160,7 @@ TEST(checkpoint, vectors_of_any_float_type_become_floats) {
 
 TEST(checkpoint, matrices_that_the_file_leaves_unaligned_are_still_aligned_after_load) {
   written_model model = tiny_llama(true);
-  model["a.marker.inv_freq"] = {{1}, "U8"}; // sorts first and shifts all others by one byte
-  model["a.rotary_emb.inv_freq"] = std::exchange(model["a.marker.inv_freq"], {});
-  model.erase("a.marker.inv_freq");
+  model["a.rotary_emb.inv_freq"] = {{1}, "U8"}; // sorts first and shifts all others by one byte
   const std::string file = file_of(model);
   const model_weights weights = load_bytes(file);
   for (const weight_view& view : {weights.embedding, weights.head, weights.layers[1].down}) {
@@ -172,10 +169,44 @@ TEST(checkpoint, matrices_that_the_file_leaves_unaligned_are_still_aligned_after
   }
 }
 
+// A whole GGUF model of one layer, every matrix Q8_0 with 32 columns or rows; `norm_type` is that of the final norm.
+std::string quantised_gguf(std::uint32_t norm_type) {
+  constexpr std::uint32_t f32 = 0;
+  constexpr std::uint32_t q8_0 = 8;
+  struct entry {
+    std::string name;
+    std::vector<std::uint64_t> dims;
+    std::uint32_t type;
+  };
+  std::vector<entry> entries = {{"token_embd.weight", {32, 10}, q8_0}, {"output_norm.weight", {32}, norm_type}, {"blk.0.attn_norm.weight", {32}, f32},
+                                {"blk.0.ffn_norm.weight", {32}, f32}};
+  for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+    entries.push_back({std::string("blk.0.") + name + ".weight", {32, 32}, q8_0});
+  }
+  test_files::gguf_builder file(entries.size(), 7);
+  file.text_pair("general.architecture", "llama").u32("llama.embedding_length", 32).u32("llama.feed_forward_length", 32).u32("llama.block_count", 1);
+  file.u32("llama.context_length", 64).u32("llama.attention.head_count", 2).f32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  std::uint64_t offset = 0;
+  for (const entry& item : entries) {
+    file.tensor(item.name, item.dims, item.type, offset);
+    std::uint64_t rows = item.dims.size() > 1 ? item.dims[1] : 1;
+    offset += (rows * (item.type == q8_0 ? 34 : 128) + 31) / 32 * 32;
+  }
+  return file.pad().zeros(offset).text;
+}
+
+TEST(checkpoint, quantised_matrices_bind_and_quantised_norms_are_refused) {
+  const std::string good = quantised_gguf(0);
+  const model_weights weights = open_gguf_bytes(as_bytes(good), "tiny.gguf")->load();
+  EXPECT_EQ(weights.layers[0].down.type, dtype::q8_0);
+  EXPECT_EQ(weights.head.data, weights.embedding.data);
+  const std::string bad = quantised_gguf(8);
+  EXPECT_EQ(load_failure([&] { open_gguf_bytes(as_bytes(bad), "tiny.gguf")->load(); }),
+            "tiny.gguf: output_norm.weight: type Q8_0, expected F32, F16 or BF16 for a vector");
+}
+
 TEST(checkpoint, a_norm_that_is_not_finite_is_refused) {
-  std::string file = file_of({{"model.embed_tokens.weight", {{10, 8}}}});
-  written_model model = tiny_llama(true);
-  file = file_of(model);
+  std::string file = file_of(tiny_llama(true));
   const float bad = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(file.data() + file.size() - sizeof bad, &bad, sizeof bad); // "model.norm.weight" sorts last
   EXPECT_THAT(load_failure([&] { load_bytes(file); }), HasSubstr("model.norm.weight: element 7 is not a finite number"));
@@ -325,6 +356,58 @@ TEST(fixtures, configs_read_as_transformers_reads_them) {
   EXPECT_EQ(qwen3.max_position, 128);
   EXPECT_EQ(open_checkpoint(kFixtures / "mistral-window")->config().sliding_window, 16);
   EXPECT_EQ(open_checkpoint(kFixtures / "llama-linear-tied")->config().rope.scaling, rope_scaling_kind::linear);
+}
+
+const float* row(const weight_view& view, std::int64_t index) { return reinterpret_cast<const float*>(view.data) + index * view.columns; }
+
+TEST(fixtures, a_gguf_file_says_the_same_as_the_folder_it_was_made_from) {
+  const model_weights folder = open_checkpoint(kFixtures / "qwen3-yarn")->load();
+  const model_weights file = open_checkpoint(kFixtures / "qwen3-yarn.gguf")->load();
+  EXPECT_EQ(file.config.head_dim, folder.config.head_dim);
+  EXPECT_EQ(file.config.max_position, folder.config.max_position);
+  EXPECT_EQ(file.config.rope.scaling, rope_scaling_kind::yarn);
+  EXPECT_EQ(file.config.rope.factor, folder.config.rope.factor);
+  EXPECT_EQ(file.config.rope.original_max_position, folder.config.rope.original_max_position);
+  EXPECT_EQ(file.config.norm_epsilon, folder.config.norm_epsilon);
+  EXPECT_EQ(file.final_norm, folder.final_norm);
+  for (std::size_t i = 0; i < folder.layers.size(); ++i) {
+    const layer_weights& a = folder.layers[i];
+    const layer_weights& b = file.layers[i];
+    EXPECT_EQ(a.attention_norm, b.attention_norm);
+    EXPECT_EQ(a.mlp_norm, b.mlp_norm);
+    EXPECT_EQ(a.query_norm, b.query_norm);
+    EXPECT_EQ(a.key_norm, b.key_norm);
+    for (auto member : {&layer_weights::query, &layer_weights::key, &layer_weights::value, &layer_weights::output, &layer_weights::gate,
+                        &layer_weights::up, &layer_weights::down}) {
+      const weight_view& x = a.*member;
+      const weight_view& y = b.*member;
+      ASSERT_EQ(x.rows * x.columns, y.rows * y.columns);
+      EXPECT_EQ(std::memcmp(x.data, y.data, static_cast<std::size_t>(x.rows * x.columns) * sizeof(float)), 0);
+    }
+  }
+}
+
+TEST(fixtures, a_llama_gguf_file_has_rotary_pairs_as_neighbours) {
+  const model_weights folder = open_checkpoint(kFixtures / "llama3-gqa")->load();
+  const model_weights file = open_checkpoint(kFixtures / "llama3-gqa.gguf")->load();
+  EXPECT_TRUE(file.config.rope.interleaved);
+  EXPECT_EQ(file.config.rope.frequency_divisors.size(), 8U);
+  EXPECT_EQ(file.config.rope.frequency_divisors.front(), 1.0F);
+  EXPECT_EQ(file.config.rope.frequency_divisors.back(), 8.0F);
+  const std::int64_t half = folder.config.head_dim / 2;
+  for (std::int64_t head = 0; head < folder.config.num_kv_heads; ++head) {
+    for (std::int64_t i = 0; i < folder.config.head_dim; ++i) {
+      const std::int64_t twin = head * 2 * half + (i < half ? 2 * i : 2 * (i - half) + 1);
+      EXPECT_EQ(row(folder.layers[0].key, head * 2 * half + i)[5], row(file.layers[0].key, twin)[5]);
+    }
+  }
+}
+
+TEST(fixtures, a_gguf_file_in_f16_is_tied_and_biased) {
+  const model_weights file = open_checkpoint(kFixtures / "qwen2-bias-tied-f16.gguf")->load();
+  EXPECT_TRUE(file.config.tied_head);
+  EXPECT_EQ(file.embedding.type, dtype::f16);
+  EXPECT_EQ(file.layers[2].value_bias, open_checkpoint(kFixtures / "qwen2-bias-tied")->load().layers[2].value_bias);
 }
 
 // Runs where the environment names a real file, as deploy scripts have it after fetching the model.
