@@ -1,0 +1,184 @@
+// The parts without actors: registry, health, restart intensity, child process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <future>
+
+#include "actors/child_process.hpp"
+#include "actors/health.hpp"
+#include "actors/request_registry.hpp"
+#include "actors/restart_policy.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using namespace std::chrono_literals;
+
+class silent_sink final : public token_sink {
+  void on_prompt(const prompt_report&) override {}
+  void on_output(const output_chunk&) override {}
+  void on_finished(const usage_report&) override {}
+  void on_error(const error&) override {}
+};
+
+std::shared_ptr<token_sink> sink() { return std::make_shared<silent_sink>(); }
+
+TEST(request_registry, a_sink_is_taken_once) {
+  request_registry registry({10, 100});
+  ASSERT_FALSE(registry.add(1, sink(), 1, 10));
+  EXPECT_NE(registry.find(1), nullptr);
+  EXPECT_NE(registry.take(1), nullptr);
+  EXPECT_EQ(registry.take(1), nullptr);
+  EXPECT_EQ(registry.find(1), nullptr);
+  EXPECT_EQ(registry.active_requests(), 0U);
+}
+
+TEST(request_registry, bounds_choices_and_bytes_that_wait_and_frees_them_on_every_way_out) {
+  request_registry registry({4, 100});
+  EXPECT_FALSE(registry.add(1, sink(), 3, 40));
+  EXPECT_EQ(registry.add(2, sink(), 2, 1)->kind, error_kind::overloaded);
+  EXPECT_EQ(registry.add(2, sink(), 1, 61)->kind, error_kind::overloaded);
+  registry.enter_engine(1); // no longer counted
+  EXPECT_FALSE(registry.add(2, sink(), 4, 100));
+  registry.take(1);
+  EXPECT_EQ(registry.add(3, sink(), 1, 0)->kind, error_kind::overloaded) << "taken after it left the queue: freed twice?";
+  registry.take(2);
+  std::uint64_t number = 0;
+  EXPECT_FALSE(registry.add_call({nullptr, nullptr, 100}, number));
+  EXPECT_EQ(registry.add(3, sink(), 1, 1)->kind, error_kind::overloaded);
+  EXPECT_TRUE(registry.take_call(number));
+  EXPECT_FALSE(registry.take_call(number));
+  EXPECT_FALSE(registry.add(3, sink(), 4, 100));
+}
+
+TEST(request_registry, refuses_huge_counts_without_overflow) {
+  request_registry registry({4, 100});
+  EXPECT_TRUE(registry.add(1, sink(), std::numeric_limits<std::int64_t>::max(), 1));
+  EXPECT_TRUE(registry.add(1, sink(), 1, std::numeric_limits<std::size_t>::max()));
+  EXPECT_FALSE(registry.add(1, sink(), 4, 100));
+}
+
+TEST(request_registry, refuses_id_zero_doubles_and_everything_once_closed) {
+  request_registry registry({4, 100});
+  EXPECT_EQ(registry.add(0, sink(), 1, 1)->kind, error_kind::internal);
+  EXPECT_FALSE(registry.add(1, sink(), 1, 1));
+  EXPECT_EQ(registry.add(1, sink(), 1, 1)->kind, error_kind::internal);
+  registry.close();
+  EXPECT_EQ(registry.add(2, sink(), 1, 1)->kind, error_kind::unavailable);
+  EXPECT_NE(registry.take(1), nullptr) << "what is in stays until it ends";
+}
+
+TEST(request_registry, knows_which_requests_are_in_the_engine) {
+  request_registry registry({4, 100});
+  registry.add(1, sink(), 1, 1);
+  registry.add(2, sink(), 1, 1);
+  EXPECT_TRUE(registry.enter_engine(1)) << "the first";
+  EXPECT_FALSE(registry.enter_engine(2));
+  EXPECT_FALSE(registry.enter_engine(3)) << "unknown";
+  EXPECT_THAT(registry.ids(true), testing::UnorderedElementsAre(1, 2));
+  registry.take(1);
+  EXPECT_EQ(registry.in_engine(), 1U);
+  registry.take(2);
+  EXPECT_EQ(registry.in_engine(), 0U);
+}
+
+TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
+  health_board board(100ms, 1s);
+  board.device_up(true);
+  board.work_began();
+  const std::uint64_t now = now_ns();
+  EXPECT_TRUE(board.status(true, now + 50'000'000).ready);
+  const auto stuck = board.status(true, now + 200'000'000);
+  EXPECT_FALSE(stuck.ready);
+  EXPECT_FALSE(stuck.live);
+  EXPECT_NE(stuck.reason, "");
+  EXPECT_TRUE(board.status(false, now + 200'000'000).ready) << "idle is no fault";
+  board.step_completed();
+  EXPECT_TRUE(board.status(true, now_ns() + 50'000'000).ready);
+}
+
+TEST(health_board, replacing_a_device_has_a_longer_limit_but_has_one) {
+  health_board board(100ms, 1s);
+  board.device_up(true);
+  board.work_began();
+  board.device_up(false);
+  const std::uint64_t now = now_ns();
+  EXPECT_TRUE(board.status(true, now + 500'000'000).ready);
+  EXPECT_FALSE(board.status(true, now + 2'000'000'000).live);
+}
+
+TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
+  health_board board(100ms, 1s);
+  board.device_up(true);
+  board.fail("first");
+  board.fail("second");
+  const auto s = board.status(false, now_ns());
+  EXPECT_FALSE(s.live || s.ready);
+  EXPECT_EQ(s.reason, "first");
+  EXPECT_FALSE(board.accepts());
+}
+
+TEST(health_board, draining_is_live_but_not_ready) {
+  health_board board(100ms, 1s);
+  board.device_up(true);
+  board.drain();
+  const auto s = board.status(false, now_ns());
+  EXPECT_TRUE(s.live && s.draining);
+  EXPECT_FALSE(s.ready);
+}
+
+TEST(restart_policy, counts_within_its_period_only) {
+  restart_policy policy(2, 10s);
+  constexpr std::uint64_t second = 1'000'000'000;
+  EXPECT_TRUE(policy.allow(1 * second, 5));
+  EXPECT_TRUE(policy.allow(2 * second, 5));
+  EXPECT_FALSE(policy.allow(3 * second, 5));
+  EXPECT_TRUE(policy.allow(12 * second, 5)) << "the first is forgotten";
+  EXPECT_FALSE(policy.allow(12 * second, 5));
+}
+
+TEST(restart_policy, devices_that_never_complete_a_step_count_for_ever) {
+  restart_policy policy(2, 10s);
+  constexpr std::uint64_t hour = 3'600'000'000'000;
+  EXPECT_TRUE(policy.allow(1 * hour, 0));
+  EXPECT_TRUE(policy.allow(2 * hour, 0));
+  EXPECT_FALSE(policy.allow(3 * hour, 0));
+}
+
+TEST(restart_policy, zero_means_never) { EXPECT_FALSE(restart_policy(0, 10s).allow(1, 5)); }
+
+TEST(child_process, reports_exit_codes_and_signals_once_and_reaps) {
+  for (const auto& [script, text] : {std::pair{"exit 3", "exit code 3"}, std::pair{"kill -TERM $$", "signal 15 (Terminated)"}}) {
+    std::promise<int> ended;
+    child_process child({"/bin/sh", "-c", script}, [&](int status) { ended.set_value(status); });
+    EXPECT_EQ(describe_status(ended.get_future().get()), text);
+    EXPECT_EQ(kill(child.pid(), 0), 0) << "not reaped before the destructor: the id cannot be reused";
+  }
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+}
+
+TEST(child_process, ends_with_its_object) {
+  pid_t pid = 0;
+  {
+    child_process child({"/bin/sh", "-c", "trap '' TERM; exec sleep 1000"}, [](int) {});
+    pid = child.pid();
+  }
+  EXPECT_EQ(kill(pid, 0), -1);
+}
+
+TEST(child_process, inherits_no_file_and_sees_the_pipe_close) {
+  std::promise<int> ended;
+  // Only 0, 1, 2 and the directory that ls itself opens; then standard input stays open.
+  child_process child({"/bin/sh", "-c", "test $(ls /proc/$$/fd | wc -l) -le 4 && exit 9"}, [&](int status) { ended.set_value(status); });
+  EXPECT_EQ(describe_status(ended.get_future().get()), "exit code 9");
+}
+
+TEST(child_process, a_missing_program_is_an_exception) {
+  EXPECT_THROW(child_process({"/nowhere/at-all"}, [](int) {}), std::runtime_error);
+  EXPECT_THROW(child_process({}, [](int) {}), std::runtime_error);
+}
+
+} // namespace
+} // namespace troupe::actors

@@ -1,0 +1,141 @@
+// Messages survive the wire bit for bit, floats that no serializer could carry included.
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/binary_deserializer.hpp>
+#include <caf/binary_serializer.hpp>
+#include <caf/stream_deserializer.hpp>
+#include <caf/deep_to_string.hpp>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "actors/protocol.hpp"
+#include "actors/system.hpp"
+
+namespace troupe::actors {
+namespace {
+
+class protocol_test : public ::testing::Test {
+ protected:
+  template <class T>
+  T over_the_wire(T x) {
+    std::vector<char> bytes;
+    caf::binary_serializer out(system_, bytes);
+    EXPECT_FALSE(static_cast<bool>(out(x)));
+    T back{};
+    caf::binary_deserializer in(system_, bytes);
+    EXPECT_FALSE(static_cast<bool>(in(back)));
+    return back;
+  }
+
+  system_config config_{false};
+  caf::actor_system system_{config_};
+};
+
+sampling_params odd_sampling() {
+  sampling_params p;
+  p.temperature = std::numeric_limits<float>::infinity();
+  p.top_p = std::numeric_limits<float>::denorm_min();
+  p.min_p = -0.0F;
+  p.seed = std::numeric_limits<std::uint64_t>::max();
+  p.logit_bias = {{5, -std::numeric_limits<float>::infinity()}, {7, 1.5F}};
+  p.suppressed = {1, 2};
+  p.top_logprobs = 0;
+  return p;
+}
+
+TEST_F(protocol_test, a_plan_arrives_as_it_was_sent) {
+  step_plan plan;
+  plan.epoch = 3;
+  plan.step = 1ULL << 60;
+  plan.closed = {4};
+  plan.opened = {{2, 17, odd_sampling()}};
+  plan.grants = {{2, 1, {9, 8}}};
+  plan.copies = {{1, 2}};
+  plan.items = {{2, work_kind::verify, 5, 3, true, std::nullopt}, {1, work_kind::prefill, 0, 2, false, 20}};
+  plan.tokens = {-1, 1 << 30};
+  EXPECT_EQ(over_the_wire(plan), plan);
+}
+
+TEST_F(protocol_test, a_result_arrives_as_it_was_sent_infinities_included) {
+  step_result result;
+  result.epoch = 1;
+  result.step = 2;
+  slot_output out;
+  out.slot = 3;
+  out.tokens = {7};
+  out.scores = {{{7, -std::numeric_limits<float>::infinity()}, {{8, -0.5F}}}};
+  out.prompt_scores = out.scores;
+  out.numeric_fault = true;
+  result.outputs = {out};
+  result.times = {1, 2, 3};
+  EXPECT_EQ(over_the_wire(result), result);
+}
+
+TEST_F(protocol_test, nan_keeps_its_bits) {
+  const auto back = over_the_wire(scored_token{1, std::numeric_limits<float>::quiet_NaN()});
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(back.logprob), std::bit_cast<std::uint32_t>(std::numeric_limits<float>::quiet_NaN()));
+}
+
+TEST_F(protocol_test, a_request_keeps_its_alternatives_and_options) {
+  generation_request r;
+  r.id = 9;
+  r.prompts = {std::string("text"), token_prompt{1, 2}, chat_prompt{"[]", "[]", "{}", false}};
+  r.max_tokens = 0;
+  r.seed = 1;
+  r.sampling = odd_sampling();
+  r.stop_strings = {"a", "b"};
+  const auto back = over_the_wire(r);
+  EXPECT_EQ(back.prompts, r.prompts);
+  EXPECT_EQ(back.max_tokens, r.max_tokens);
+  EXPECT_EQ(back.seed, r.seed);
+  EXPECT_EQ(back.prompt_logprobs, std::nullopt);
+  EXPECT_EQ(back.sampling, r.sampling);
+  EXPECT_EQ(back.stop_strings, r.stop_strings);
+}
+
+TEST_F(protocol_test, an_update_keeps_its_end_and_its_error) {
+  sequence_update u;
+  u.id = {1, 2};
+  u.finish = finish_reason::failed;
+  u.failure = error{error_kind::overloaded, "full", "n", 7};
+  u.times = {1, 2, 3, 4};
+  const auto back = over_the_wire(u);
+  EXPECT_EQ(back.id, u.id);
+  EXPECT_EQ(back.finish, u.finish);
+  ASSERT_TRUE(back.failure);
+  EXPECT_EQ(back.failure->message, "full");
+  EXPECT_EQ(back.failure->retry_after_seconds, 7U);
+  EXPECT_EQ(back.times.finished_ns, 4U);
+}
+
+TEST_F(protocol_test, a_truncated_message_is_an_error_and_no_crash) {
+  step_plan plan;
+  plan.items = {{2, work_kind::decode, 5, 1, true, std::nullopt}};
+  plan.tokens = {1, 2, 3};
+  std::vector<char> bytes;
+  caf::binary_serializer out(system_, bytes);
+  ASSERT_FALSE(static_cast<bool>(out(plan)));
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    step_plan back;
+    caf::binary_deserializer in(system_, bytes.data(), length);
+    EXPECT_TRUE(static_cast<bool>(in(back))) << length;
+  }
+}
+
+TEST_F(protocol_test, a_plan_of_full_size_stays_far_below_the_limit_of_a_message) {
+  step_plan plan;
+  plan.tokens.assign(8192, 150'000);
+  for (slot_id s = 0; s < 256; ++s) {
+    plan.opened.push_back({s, 100, odd_sampling()});
+    plan.grants.push_back({s, 0, std::vector<block_id>(8, 1'000'000)});
+    plan.items.push_back({s, work_kind::prefill, 0, 32, true, std::nullopt});
+  }
+  std::vector<char> bytes;
+  caf::binary_serializer out(system_, bytes);
+  ASSERT_FALSE(static_cast<bool>(out(plan)));
+  EXPECT_LT(bytes.size(), 256U << 10); // only complete messages count as a sign of life
+}
+
+} // namespace
+} // namespace troupe::actors

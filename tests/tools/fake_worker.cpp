@@ -1,0 +1,90 @@
+// A device process over the fake device, for tests of serving with a child process.
+//   fake_worker [--step-us N] [--poison T] [--fail-start] [--abort-on T] --parent-port N --token T
+//   fake_worker --serve FILE     serves with a child of its own, writes its process id to FILE, waits to be killed
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "actors/serving.hpp"
+#include "tests/actors/fake_device.hpp"
+#include "tests/actors/fake_tokenizer.hpp"
+
+namespace {
+
+using namespace troupe;
+
+// Ends the whole process, as a sticky GPU fault or an out-of-bounds write would, when a plan brings the token `fatal`.
+class aborting_device final : public step_executor {
+ public:
+  aborting_device(std::unique_ptr<step_executor> inner, token_id fatal) : inner_(std::move(inner)), fatal_(fatal) {}
+  executor_info info() const override { return inner_->info(); }
+  void submit(const step_plan& plan, deliver_fn deliver) override {
+    for (const token_id t : plan.tokens) {
+      if (t == fatal_) std::_Exit(77);
+    }
+    inner_->submit(plan, std::move(deliver));
+  }
+
+ private:
+  std::unique_ptr<step_executor> inner_;
+  token_id fatal_;
+};
+
+struct worker_options {
+  int step_us = 0;
+  int poison = -1;
+  int abort_on = -1;
+  bool fail_start = false;
+  bool exit_at_once = false;
+  int port = 0;
+  std::string token;
+  std::string serve;
+};
+
+worker_options read_options(int argc, char** argv) {
+  worker_options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto next = [&] { return std::string(i + 1 < argc ? argv[++i] : ""); };
+    if (name == "--step-us") o.step_us = std::stoi(next());
+    if (name == "--poison") o.poison = std::stoi(next());
+    if (name == "--abort-on") o.abort_on = std::stoi(next());
+    if (name == "--fail-start") o.fail_start = true;
+    if (name == "--exit-at-once") o.exit_at_once = true;
+    if (name == "--parent-port") o.port = std::stoi(next());
+    if (name == "--token") o.token = next();
+    if (name == "--serve") o.serve = next();
+  }
+  return o;
+}
+
+int serve(const std::string& program, const std::string& file) {
+  actors::serving_options options;
+  options.worker_command = {program, "--step-us", "1000"};
+  actors::serving_parts parts;
+  parts.tokens = std::make_shared<test::byte_tokenizer>();
+  auto server = actors::serving::start(options, std::move(parts));
+  std::ofstream(file + ".tmp") << server->device_pid() << "\n";
+  std::rename((file + ".tmp").c_str(), file.c_str());
+  while (true) pause();
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const worker_options o = read_options(argc, argv);
+  if (!o.serve.empty()) return serve(argv[0], o.serve);
+  if (o.exit_at_once) return 3;
+  auto faults = std::make_shared<test::device_faults>();
+  faults->step_us = o.step_us;
+  faults->poison = o.poison;
+  faults->starts_to_fail = o.fail_start ? 1 : 0;
+  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), o.token, [&] {
+    std::unique_ptr<step_executor> device = std::make_unique<test::fake_device>(test::small_device(), faults);
+    return o.abort_on < 0 ? std::move(device) : std::make_unique<aborting_device>(std::move(device), o.abort_on);
+  });
+}
