@@ -53,6 +53,8 @@ result<std::string> chat_template::render(const value& variables, std::int64_t n
     return invalid_request("messages", presentable(e.what()));
   } catch (const jinja::render_error& e) {
     return invalid_request("messages", presentable("the chat template failed in line " + std::to_string(interpreter.line()) + ": " + e.what()));
+  } catch (const std::exception&) { // out of memory, or a fault of the interpreter
+    return error{error_kind::internal, "the chat template could not be run", "", std::nullopt};
   }
 }
 

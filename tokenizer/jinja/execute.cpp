@@ -161,8 +161,8 @@ std::vector<cell> interpreter::rows_of(const for_statement& node) {
 jump interpreter::run(const for_statement& node) {
   std::vector<cell> rows = rows_of(node);
   frame inner(*this, scope_);
-  if (rows.empty()) return execute(node.otherwise);
-  loop_object* loop = loop_ ? machine_.make<loop_object>(rows, 1) : nullptr;
+  bool completed = false; // some round came to its end; else is for when none did, also because of a jump (as in Jinja2)
+  loop_object* loop = loop_ && !rows.empty() ? machine_.make<loop_object>(rows, 1) : nullptr;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     machine_.charge();
     inner.renew();
@@ -171,9 +171,13 @@ jump interpreter::run(const for_statement& node) {
       scope_->set(*loop_, cell(static_cast<object*>(loop)));
     }
     assign(node.item, std::move(rows[i]));
-    if (execute(node.body) == jump::leave) break;
+    const jump where = execute(node.body);
+    if (where == jump::leave) break;
+    completed = completed || where == jump::none;
   }
-  return jump::none;
+  if (completed || node.otherwise.empty()) return jump::none;
+  inner.renew();
+  return execute(node.otherwise);
 }
 
 jump interpreter::run(const with_statement& node) {

@@ -35,6 +35,7 @@ cell range_function(machine& m, const cell&, const arguments& args) {
 dict dict_from(machine& m, const arguments& args) {
   if (args.positional.size() > 1) throw render_error("dict takes at most one argument without a name");
   dict out;
+  if (!args.positional.empty() && args.positional[0].is_undefined()) fail_undefined(args.positional[0]);
   if (!args.positional.empty() && args.positional[0].is_dict()) {
     m.charge(args.positional[0].as_dict().size());
     out = args.positional[0].as_dict();

@@ -40,7 +40,7 @@ std::optional<cell> namespace_object::attribute(machine&, std::string_view name)
 std::optional<cell> namespace_object::item(machine& m, const cell& key) { return key.is_text() ? attribute(m, key.bytes()) : std::nullopt; }
 
 std::string namespace_object::repr(machine& m, std::size_t depth) {
-  return "<TemplateNamespace " + jinja::repr(m, make_dict(attributes_), depth) + ">";
+  return "<Namespace " + jinja::repr(m, make_dict(attributes_), depth) + ">";
 }
 
 bool loop_object::changed(machine& m, std::vector<cell> now) {
