@@ -9,6 +9,7 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -19,6 +20,9 @@
 namespace troupe::actors {
 
 namespace {
+
+// A parent that has been told why the device cannot start ends this process; so long may the message take.
+constexpr std::chrono::seconds kReasonGrace{2};
 
 // Standard input is a pipe that the parent holds open. Its end means that the parent is gone, and nothing here is worth keeping: a
 // step may be running, so the process ends without waiting for any thread.
@@ -63,6 +67,7 @@ int run_device_worker(std::uint16_t parent_port, const std::string& token, const
   self->wait_for(device);
   if (failure.empty()) return 0;
   std::fprintf(stderr, "device process: %s\n", failure.c_str());
+  std::this_thread::sleep_for(kReasonGrace);
   return 1;
 }
 

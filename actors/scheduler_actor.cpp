@@ -103,8 +103,8 @@ void absorb(self_pointer self, const step_result& result) {
   const auto plan = s.sent.front();
   s.sent.pop_front();
   s.shared->parts.metrics->step(now - std::max(plan.sent_ns, s.last_news_ns), plan.sequences, plan.tokens);
-  for (const slot_output& out : result.outputs) {
-    if (out.numeric_fault) s.shared->parts.metrics->numeric_fault();
+  for (const sequence_update& update : updates) { // a result fails a sequence only for logits that are not finite
+    if (update.finish == finish_reason::failed) s.shared->parts.metrics->numeric_fault();
   }
   s.last_news_ns = now;
   ++s.completed;

@@ -45,10 +45,19 @@ registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supe
   };
 }
 
+// No one else may connect once the child is there.
 void close_port(self_pointer self) {
   auto& s = self->state;
+  if (s.registrar) self->system().middleman().unpublish(s.registrar);
+}
+
+// Kills and reaps the child, if there is one, and the registrar that it watches.
+void end_child(self_pointer self) {
+  auto& s = self->state;
+  s.child.reset();
+  s.shared->device_pid = 0;
   if (!s.registrar) return;
-  self->system().middleman().unpublish(s.registrar);
+  close_port(self);
   self->send_exit(s.registrar, caf::exit_reason::user_shutdown);
   s.registrar = nullptr;
 }
@@ -66,9 +75,7 @@ void end_requests(serving_state& shared, bool in_engine, const error& reason) {
 void escalate(self_pointer self, const std::string& reason) {
   auto& s = self->state;
   s.now = phase::failed;
-  s.child.reset();
-  s.shared->device_pid = 0;
-  close_port(self);
+  end_child(self);
   s.shared->health.fail(reason);
   s.shared->parts.metrics->set_ready(false);
   self->send(s.core.gateway, end_all{s.shared->health.refusal()}); // which passes it on
@@ -120,9 +127,7 @@ void retire(self_pointer self) {
 
 void start_has_failed(self_pointer self, const device_start_failed& failed) {
   auto& s = self->state;
-  s.child.reset();
-  s.shared->device_pid = 0;
-  close_port(self);
+  end_child(self);
   if (s.first != nullptr) {
     s.now = phase::failed;
     return fail_start(self, failed);
@@ -209,8 +214,7 @@ void device_is_suspect(self_pointer self, const device_suspect& suspect) {
 void child_has_exited(self_pointer self, const child_exited& exited) {
   auto& s = self->state;
   if (exited.device != s.number || s.child == nullptr) return;
-  s.child.reset();
-  s.shared->device_pid = 0;
+  end_child(self);
   const std::string how = "the device process ended with " + describe_status(exited.status);
   // SIGKILL and SIGTERM come from outside; anything else may be a request's doing.
   const bool outside = exited.status == SIGKILL || exited.status == SIGTERM;
@@ -254,9 +258,7 @@ void stop_if_alone(self_pointer self) {
 void stop(self_pointer self) {
   auto& s = self->state;
   s.now = phase::stopping;
-  s.child.reset();
-  s.shared->device_pid = 0;
-  close_port(self);
+  end_child(self);
   fail_start(self, {{}, "stopped", false});
   for (const auto& address : s.alive) self->send_exit(address, caf::exit_reason::kill);
   stop_if_alone(self);

@@ -41,7 +41,7 @@ struct supervisor_state {
   std::optional<executor_info> info; // of the first device; the others must be the same
   std::uint64_t completed = 0;  // steps of all devices, when the current one came up
   std::unique_ptr<child_process> child;
-  registrar_actor registrar;    // published while a child is expected
+  registrar_actor registrar;    // a child watches it; published while the child is expected
   std::optional<restart_policy> policy;
   std::string loss;             // why the last device was lost
   caf::actor_addr leaving;      // the device in this process that was told to go
