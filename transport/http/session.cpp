@@ -365,9 +365,8 @@ void http_session::end_exchange() {
 
 // Tells the hooks, once for each request.
 void http_session::report(int status) {
-  if (exchange_.counted) --context_.active;
-  exchange_.counted = false;
   context_.routes.request_done(exchange_.where.name, status);
+  if (std::exchange(exchange_.counted, false)) --context_.active;
 }
 
 void http_session::lose_client() {
@@ -417,8 +416,7 @@ void http_session::close() {
 
 void http_session::leave() noexcept {
   if (exchange_.channel) exchange_.channel->detach();
-  if (exchange_.counted) --context_.active;
-  exchange_.counted = false;
+  if (std::exchange(exchange_.counted, false)) --context_.active;
   if (auto tell = std::exchange(on_closed_, nullptr)) tell();
 }
 

@@ -51,6 +51,7 @@ TEST_F(server_test, metric_labels_come_from_a_closed_set_whatever_clients_ask_fo
   }
   const std::string long_name(1'000'000, 'm');
   EXPECT_EQ(c.post("/v1/completions", R"({"prompt":"a","model":")" + long_name + "\"}").status, 404);
+  EXPECT_TRUE(eventually([&] { return count_done("/v1/completions", 404) == 21; }));
   const std::lock_guard guard(lock);
   const std::map<std::pair<std::string, int>, int> expected = {
       {{"other", 404}, 20}, {{"/v1/models/{id}", 404}, 20}, {{"/v1/completions", 404}, 21}};
