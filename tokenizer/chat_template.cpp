@@ -2,9 +2,10 @@
 
 #include "tokenizer/jinja/interpreter.hpp"
 #include "tokenizer/jinja/lexer.hpp"
-#include "tokenizer/jinja/marker.hpp"
 #include "tokenizer/jinja/parser.hpp"
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/plain_marker.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe {
 
@@ -15,7 +16,7 @@ constexpr std::size_t kRunDepthPerLevel = 8;    // evaluation may nest this much
 
 // What a client may see of an error: bounded, without markers.
 std::string presentable(std::string message) {
-  message = jinja::unicode::repaired(jinja::without_markers(message));
+  message = utf8::repair(without_markers(message));
   const std::size_t end = jinja::unicode::offset(message, kMaxMessage);
   if (end < message.size()) message = message.substr(0, end) + "..";
   return message;
@@ -23,7 +24,7 @@ std::string presentable(std::string message) {
 
 jinja::program parsed(std::string_view source, std::string_view name, const template_limits& limits) {
   try {
-    return jinja::parse(jinja::unicode::repaired(source), limits.max_depth);
+    return jinja::parse(utf8::repair(source), limits.max_depth);
   } catch (const jinja::syntax_error& e) {
     throw load_error(std::string(name) + ": chat template, line " + std::to_string(e.line()) + ": " + presentable(e.what()));
   }

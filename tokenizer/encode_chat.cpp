@@ -8,8 +8,8 @@
 #include <array>
 
 #include "tokenizer/chat_template.hpp"
-#include "tokenizer/jinja/marker.hpp"
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/plain_marker.hpp"
 
 namespace troupe {
 
@@ -61,7 +61,7 @@ class guard {
   }
 
   std::string guarded(const std::string& given) const {
-    const std::string text = jinja::without_markers(given);
+    const std::string text = without_markers(given);
     std::string out;
     bool open_end = false;
     for (std::size_t at = 0; at < text.size();) {
@@ -69,10 +69,10 @@ class guard {
       const std::size_t start = at;
       jinja::unicode::decode(text, at);
       out.append(text, start, at - start);
-      if (found == match::whole) out += jinja::kPlainMarkerText;
+      if (found == match::whole) out += plain_marker;
       open_end = open_end || found == match::cut_off;
     }
-    if (open_end) out += jinja::kPlainMarkerText;
+    if (open_end) out += plain_marker;
     return out;
   }
 
@@ -92,7 +92,7 @@ result<std::vector<token_id>> encode_chat(const chat_template& source, const tok
   }
   auto text = source.render(guarded, now);
   if (!text) return text.failure();
-  return tokens.encode(*text, {.add_special_tokens = false, .parse_special = true, .plain_marker = jinja::kPlainMarkerText});
+  return tokens.encode(*text, {.add_special_tokens = false, .parse_special = true, .plain_marker = plain_marker});
 }
 
 } // namespace troupe

@@ -4,6 +4,7 @@
 #include "tokenizer/jinja/interpreter.hpp"
 #include "tokenizer/jinja/objects.hpp"
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe::jinja {
 
@@ -277,7 +278,7 @@ cell to_cell(machine& m, const value& item) {
   if (item.is_bool()) return item.as_bool();
   if (item.is_int()) return item.as_int();
   if (item.is_double()) return item.as_double();
-  if (item.is_string()) return m.text(unicode::repaired(item.as_string()));
+  if (item.is_string()) return m.text(utf8::repair(item.as_string()));
   if (item.is_array()) {
     std::vector<cell> items;
     items.reserve(item.as_array().size());
@@ -286,7 +287,7 @@ cell to_cell(machine& m, const value& item) {
   }
   if (item.is_object()) {
     dict out;
-    for (const auto& [key, member] : item.as_object().entries()) out.set(m.text(unicode::repaired(key)), to_cell(m, member));
+    for (const auto& [key, member] : item.as_object().entries()) out.set(m.text(utf8::repair(key)), to_cell(m, member));
     return make_dict(std::move(out));
   }
   return {};

@@ -7,6 +7,7 @@
 
 #include "tokenizer/jinja/machine.hpp"
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe::jinja {
 
@@ -240,7 +241,7 @@ class percent_formatter {
     if (!item.is_int() || item.as_int() < 0 || item.as_int() > 0x10FFFF) throw render_error("%c requires one character");
     std::string out;
     const auto c = static_cast<char32_t>(item.as_int());
-    unicode::append(out, c >= 0xD800 && c < 0xE000 ? U'\uFFFD' : c);
+    utf8::append(out, c >= 0xD800 && c < 0xE000 ? U'\uFFFD' : c);
     return out;
   }
 

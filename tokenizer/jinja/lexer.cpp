@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe::jinja {
 
@@ -63,12 +64,12 @@ class unescaper {
       out_ += to[simple];
     } else if (c >= '0' && c <= '7') {
       --at_;
-      unicode::append(out_, number(8, 1, 3));
+      utf8::append(out_, number(8, 1, 3));
     } else if (c == 'x' || c == 'u' || c == 'U') {
       const std::size_t count = c == 'x' ? 2 : c == 'u' ? 4 : 8;
       const char32_t value = number(16, count, count);
       if (value > 0x10FFFF) throw syntax_error(line_, "string escape beyond U+10FFFF");
-      unicode::append(out_, value >= 0xD800 && value < 0xE000 ? U'\uFFFD' : value);
+      utf8::append(out_, value >= 0xD800 && value < 0xE000 ? U'\uFFFD' : value);
     } else if (c == 'N') {
       throw syntax_error(line_, "character names (\\N) in strings are not supported");
     } else if (c != '\n') {

@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "tokenizer/jinja/machine.hpp"
-#include "tokenizer/jinja/marker.hpp"
 #include "tokenizer/jinja/unicode.hpp"
+#include "tokenizer/plain_marker.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe::jinja {
 
@@ -29,8 +30,8 @@ std::string text_repr(machine& m, const std::string& bytes) {
       out += static_cast<char>(c);
     } else if (c == '\n' || c == '\r' || c == '\t') {
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (unicode::is_printable(c) || c == kPlainMarker) {
-      unicode::append(out, c);
+    } else if (unicode::is_printable(c) || c == plain_marker_code) {
+      utf8::append(out, c);
     } else if (c < 0x100) {
       append_hex(out, "\\x", c, 2);
     } else {
@@ -160,13 +161,13 @@ class json_writer {
       if (simple != std::string_view::npos) {
         out_ += '\\';
         out_ += to[simple];
-      } else if (c < 0x20 || (style_.ascii && c >= 0x7F && c < 0x10000 && c != kPlainMarker)) {
+      } else if (c < 0x20 || (style_.ascii && c >= 0x7F && c < 0x10000 && c != plain_marker_code)) {
         append_hex(out_, "\\u", c, 4);
       } else if (style_.ascii && c >= 0x10000) {
         append_hex(out_, "\\u", 0xD800 + ((c - 0x10000) >> 10U), 4);
         append_hex(out_, "\\u", 0xDC00 + ((c - 0x10000) & 0x3FFU), 4);
       } else {
-        unicode::append(out_, c);
+        utf8::append(out_, c);
       }
     }
     out_ += '"';

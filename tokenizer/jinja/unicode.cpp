@@ -1,15 +1,13 @@
 #include "tokenizer/jinja/unicode.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "tokenizer/jinja/unicode_tables.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace troupe::jinja::unicode {
 
 namespace {
-
-constexpr char32_t kReplacement = 0xFFFD;
 
 bool contains(std::span<const range> table, char32_t c) {
   auto it = std::upper_bound(table.begin(), table.end(), c, [](char32_t x, const range& r) { return x < r.first; });
@@ -26,9 +24,9 @@ char32_t mapped(std::span<const case_run> table, char32_t c) {
 
 void append_mapped(std::string& out, std::span<const case_run> table, std::span<const expansion> longer, char32_t c) {
   auto it = std::lower_bound(longer.begin(), longer.end(), c, [](const expansion& e, char32_t x) { return e.from < x; });
-  if (it == longer.end() || it->from != c) return append(out, mapped(table, c));
+  if (it == longer.end() || it->from != c) return utf8::append(out, mapped(table, c));
   for (char32_t part : it->to) {
-    if (part != 0) append(out, part);
+    if (part != 0) utf8::append(out, part);
   }
 }
 
@@ -37,44 +35,15 @@ bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC
 } // namespace
 
 char32_t decode(std::string_view text, std::size_t& position) {
-  const auto lead = static_cast<unsigned char>(text[position++]);
-  if (lead < 0x80) return lead;
-  const std::size_t more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() - position < more) return kReplacement;
-  char32_t c = lead & (0x3FU >> more);
-  for (std::size_t i = 0; i < more; ++i) {
-    if (!is_continuation(text[position + i])) return kReplacement;
-    c = c << 6U | (static_cast<unsigned char>(text[position + i]) & 0x3FU);
-  }
-  static constexpr std::array<char32_t, 4> smallest = {0, 0x80, 0x800, 0x10000};
-  if (c < smallest[more] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return kReplacement;
-  position += more;
-  return c;
+  const utf8::character c = utf8::read(text, position);
+  position += c.size;
+  return c.code;
 }
 
 char32_t decode_before(std::string_view text, std::size_t& position) {
-  --position;
-  while (position > 0 && is_continuation(text[position])) --position;
+  position = utf8::previous(text, position);
   std::size_t at = position;
   return decode(text, at);
-}
-
-void append(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0U | c >> 6U);
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0U | c >> 12U);
-    out += static_cast<char>(0x80U | (c >> 6U & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else {
-    out += static_cast<char>(0xF0U | c >> 18U);
-    out += static_cast<char>(0x80U | (c >> 12U & 0x3FU));
-    out += static_cast<char>(0x80U | (c >> 6U & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  }
 }
 
 std::size_t length(std::string_view text) {
@@ -87,13 +56,6 @@ std::size_t offset(std::string_view text, std::size_t index) {
     if (!is_continuation(text[at]) && index-- == 0) break;
   }
   return at;
-}
-
-std::string repaired(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) append(out, decode(text, at));
-  return out;
 }
 
 bool is_space(char32_t c) {

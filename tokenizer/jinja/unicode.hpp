@@ -7,17 +7,14 @@
 
 namespace troupe::jinja::unicode {
 
-// Decodes the character at `position` (< text.size()) and moves behind it. A bad byte counts as U+FFFD and is one byte long.
+// Decodes the character at `position` (< text.size()) and moves behind it.
 char32_t decode(std::string_view text, std::size_t& position);
 // Decodes the character of valid UTF-8 that ends at `position` (> 0) and moves before it.
 char32_t decode_before(std::string_view text, std::size_t& position);
-void append(std::string& out, char32_t character);
 // Characters of valid UTF-8.
 std::size_t length(std::string_view text);
 // Byte offset of character `index` of valid UTF-8; text.size() when there are no more than `index` characters.
 std::size_t offset(std::string_view text, std::size_t index);
-// The same text, bad bytes replaced by U+FFFD.
-std::string repaired(std::string_view text);
 
 bool is_space(char32_t character);     // str.isspace
 bool is_printable(char32_t character); // str.isprintable
