@@ -114,7 +114,6 @@ class anonymous_memory {
   explicit anonymous_memory(std::size_t size) : size_(size) {
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) fail_load("dummy weights", "", "no memory for " + std::to_string(size) + " bytes");
-    ::madvise(data, size, MADV_HUGEPAGE); // a hint: fewer page faults while filling
     data_ = static_cast<std::byte*>(data);
   }
   anonymous_memory(const anonymous_memory&) = delete;
