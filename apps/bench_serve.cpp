@@ -207,11 +207,13 @@ void add_load_options(CLI::App& app, raw_options& raw) {
   app.add_option("--num-prompts", raw.parsed.num_prompts, "Requests to send")->capture_default_str()->check(CLI::Range(1, 10'000'000));
   app.add_option("--request-rate", raw.rate, "Requests a second, or 'inf' to send all at once")->capture_default_str();
   app.add_option("--burstiness", raw.parsed.burstiness, "Shape of the gaps: 1 Poisson, below 1 burstier, above 1 more even")
-      ->capture_default_str()->check(CLI::Range(0.01, 1000.0));
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 1000.0));
   app.add_option("--max-concurrency", raw.parsed.max_concurrency, "Most requests at once; those due beyond it wait at the client")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--num-warmups", raw.parsed.warmups, "Requests sent one by one before the run, not counted")
-      ->capture_default_str()->check(CLI::Range(0, 100'000));
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100'000));
   app.add_option("--timeout", raw.timeout, "Seconds that one request may take")->capture_default_str()->check(CLI::Range(0.001, 1e6));
   app.add_option("--goodput", raw.goodput, "Objectives in ms, all to be met: ttft:MS tpot:MS e2el:MS");
 }
@@ -223,7 +225,8 @@ void add_workload_options(CLI::App& app, raw_options& raw) {
   app.add_option("--input-len", raw.input, "Prompt tokens (words for chat): N, or LOW:HIGH drawn evenly")->capture_default_str();
   app.add_option("--output-len", raw.output, "Tokens to generate: N, or LOW:HIGH drawn evenly")->capture_default_str();
   app.add_option("--prefix-len", workload.prefix_length, "Tokens that all random prompts share, before --input-len")
-      ->capture_default_str()->check(CLI::Range(0, 10'000'000));
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10'000'000));
   app.add_option("--vocab-size", workload.vocab_size, "Random token ids are below it (default: the server's word, else 1000)")
       ->check(CLI::Range(1, 100'000'000));
   app.add_option("--dataset", raw.parsed.dataset, "Prompts from a file: a line each, or .jsonl objects with prompt or messages");

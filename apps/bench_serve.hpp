@@ -20,13 +20,13 @@ struct bench_serve_options {
   bench::connection_options connection;
   bench::workload_options workload; // an empty model is asked for at /v1/models; a vocab_size of 0 too, else it is 1000
   std::size_t num_prompts = 100;
-  std::size_t warmups = 0;          // sent one after another before the run; not counted
+  std::size_t warmups = 0; // sent one after another before the run; not counted
   double request_rate = std::numeric_limits<double>::infinity();
   double burstiness = 1;
   std::size_t max_concurrency = std::numeric_limits<std::size_t>::max();
-  std::string dataset;              // a file of prompts; empty: random ones
+  std::string dataset; // a file of prompts; empty: random ones
   bench::objectives goodput;
-  std::string json_file;            // empty: none; "-": standard output, in place of the table
+  std::string json_file; // empty: none; "-": standard output, in place of the table
 };
 
 // Runs the load and prints the report. The exit code: 0, 1 when nothing could be run or no request went well, 130 when interrupted.

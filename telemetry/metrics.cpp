@@ -34,14 +34,25 @@ using prometheus::Registry;
 constexpr std::array<std::string_view, 5> outcomes = {"stop", "length", "cancelled", "rejected", "failed"};
 // The last one stands for every path that is not a route.
 constexpr std::array<std::string_view, 12> routes = {"/v1/models", "/v1/models/{id}", "/v1/completions", "/v1/chat/completions",
-                                                     "/tokenize",  "/detokenize",        "/version",        "/livez",
-                                                     "/readyz",    "/health",            "/metrics",        "other"};
+                                                     "/tokenize",  "/detokenize",     "/version",        "/livez",
+                                                     "/readyz",    "/health",         "/metrics",        "other"};
 constexpr std::array<std::string_view, 5> status_classes = {"1xx", "2xx", "3xx", "4xx", "5xx"};
 
 // What can be reported wrongly; the log has one line for each at most.
 enum class statistic : std::uint8_t {
-  prompt_tokens, generation_tokens, cached_tokens, preemptions, step_sequences, step_tokens, running, waiting, kv_blocks, duration,
-  outcome_label, http_status, count
+  prompt_tokens,
+  generation_tokens,
+  cached_tokens,
+  preemptions,
+  step_sequences,
+  step_tokens,
+  running,
+  waiting,
+  kv_blocks,
+  duration,
+  outcome_label,
+  http_status,
+  count
 };
 constexpr std::array<std::string_view, static_cast<std::size_t>(statistic::count)> statistic_names = {
     "prompt tokens", "generation tokens", "cached tokens", "preemptions", "step sequences", "step tokens",
@@ -107,7 +118,7 @@ struct metrics::impl {
 
   std::array<std::atomic<bool>, static_cast<std::size_t>(statistic::count)> logged{};
   std::atomic<std::uint64_t> prompt_total{0}, cached_total{0}; // what the two counters have been given
-  mutable std::mutex engine_guard; // set_engine() is one assignment; the gauges follow when a scrape comes
+  mutable std::mutex engine_guard;                             // set_engine() is one assignment; the gauges follow when a scrape comes
   engine_state engine;
   mutable std::mutex render_guard;
 
@@ -243,9 +254,7 @@ void metrics::request_finished(outcome how, const request_times& times) noexcept
   if (times.output_tokens >= 2) observe(impl_->time_per_output_token, decode / static_cast<double>(times.output_tokens - 1));
 }
 
-void metrics::first_token(std::uint64_t since_arrival_ns) noexcept {
-  impl_->time_to_first_token.Observe(impl_->seconds(since_arrival_ns));
-}
+void metrics::first_token(std::uint64_t since_arrival_ns) noexcept { impl_->time_to_first_token.Observe(impl_->seconds(since_arrival_ns)); }
 
 void metrics::token_gap(std::uint64_t ns) noexcept { impl_->inter_token_latency.Observe(impl_->seconds(ns)); }
 

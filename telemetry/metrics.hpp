@@ -14,10 +14,10 @@ enum class outcome : std::uint8_t { stop, length, cancelled, rejected, failed };
 
 // Times of one ended request in nanoseconds; zero where the stage was never reached (it is then not observed).
 struct request_times {
-  std::uint64_t queue_ns = 0;   // arrival to first scheduled
-  std::uint64_t prefill_ns = 0; // first scheduled to first token
-  std::uint64_t decode_ns = 0;  // first token to last
-  std::uint64_t total_ns = 0;   // arrival to last
+  std::uint64_t queue_ns = 0;      // arrival to first scheduled
+  std::uint64_t prefill_ns = 0;    // first scheduled to first token
+  std::uint64_t decode_ns = 0;     // first token to last
+  std::uint64_t total_ns = 0;      // arrival to last
   std::uint64_t output_tokens = 0; // time per output token = decode / (output_tokens - 1)
 };
 

@@ -82,7 +82,7 @@ class load {
   tcp::resolver::results_type addresses_;
   std::vector<request_record> records_;
   asio::io_context io_{1};
-  asio::steady_timer next_{io_};  // the launcher waits on it for the next arrival or for a free place
+  asio::steady_timer next_{io_}; // the launcher waits on it for the next arrival or for a free place
   asio::steady_timer tick_{io_};
   asio::signal_set signals_{io_};
   std::vector<std::shared_ptr<connection>> idle_;
@@ -143,8 +143,7 @@ asio::awaitable<error_code> load::exchange(std::shared_ptr<connection>& to, std:
   }
 }
 
-asio::awaitable<error_code> load::read_body(connection& from, request_record& record,
-                                            http::response_parser<http::buffer_body>& parser) {
+asio::awaitable<error_code> load::read_body(connection& from, request_record& record, http::response_parser<http::buffer_body>& parser) {
   const auto status = parser.get().result_int();
   std::string error_body;
   stream_reader reader(record);
@@ -298,8 +297,8 @@ result<std::string> get(const connection_options& connection, std::string_view p
   if (failure) return unreachable(connection.url, failure);
   const auto status = parser.get().result_int();
   if (status == 200) return std::move(parser.get().body());
-  return error{error_kind::unavailable, std::string(path) + " answered " + std::to_string(status) + ": " + error_message(parser.get().body()),
-               "", std::nullopt};
+  return error{error_kind::unavailable,
+               std::string(path) + " answered " + std::to_string(status) + ": " + error_message(parser.get().body()), "", std::nullopt};
 }
 
 result<load_result> run_load(const load_options& options, const std::vector<planned_request>& requests) {

@@ -19,7 +19,7 @@ namespace troupe::bench {
 
 struct connection_options {
   server_url url;
-  std::string api_key; // empty: none is sent
+  std::string api_key;                        // empty: none is sent
   std::chrono::milliseconds timeout{600'000}; // of one request, from connecting to its last byte
 };
 
@@ -36,7 +36,7 @@ struct progress {
 
 struct load_options {
   connection_options connection;
-  std::vector<double> due; // one per request, ascending, seconds
+  std::vector<double> due;                                               // one per request, ascending, seconds
   std::size_t max_concurrency = std::numeric_limits<std::size_t>::max(); // at least 1; a request due beyond it waits
   std::function<void(const progress&)> on_progress;                      // about ten times a second; may be empty
 };

@@ -55,8 +55,12 @@ summary summarize(std::vector<double> samples) {
   if (samples.empty()) return {};
   std::sort(samples.begin(), samples.end());
   const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
-  return {samples.size(),           sum / static_cast<double>(samples.size()), percentile(samples, 0.5), percentile(samples, 0.9),
-          percentile(samples, 0.99), samples.back()};
+  return {samples.size(),
+          sum / static_cast<double>(samples.size()),
+          percentile(samples, 0.5),
+          percentile(samples, 0.9),
+          percentile(samples, 0.99),
+          samples.back()};
 }
 
 objectives_or_error parse_objectives(const std::vector<std::string>& words) {

@@ -23,16 +23,16 @@ summary summarize(std::vector<double> samples);
 
 // What one request came to. Times in seconds from the start of the run.
 struct request_record {
-  double due = 0;                  // when the arrival process wanted it sent
-  double sent = 0;                 // when it was; later than due when the client was late or at its concurrency limit
-  std::optional<double> first;     // first event with output
-  double last = 0;                 // last event with output
+  double due = 0;              // when the arrival process wanted it sent
+  double sent = 0;             // when it was; later than due when the client was late or at its concurrency limit
+  std::optional<double> first; // first event with output
+  double last = 0;             // last event with output
   double ended = 0;
-  std::vector<double> gaps;        // between events with output
-  std::int64_t prompt_tokens = 0;  // as the server counted them, else as asked for
-  std::int64_t output_tokens = 0;  // as the server counted them, else events with output
-  std::string failure;             // a kind from a small set ("http 429", "timeout"), empty when it went well
-  std::string detail;              // what the server or the system said
+  std::vector<double> gaps;       // between events with output
+  std::int64_t prompt_tokens = 0; // as the server counted them, else as asked for
+  std::int64_t output_tokens = 0; // as the server counted them, else events with output
+  std::string failure;            // a kind from a small set ("http 429", "timeout"), empty when it went well
+  std::string detail;             // what the server or the system said
 };
 
 struct objectives { // milliseconds

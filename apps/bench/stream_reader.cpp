@@ -29,7 +29,8 @@ std::string error_message(std::string_view body) {
     const auto* message = (failure ? *failure : *parsed).find("message");
     if (message && message->is_string()) text = message->as_string().substr(0, 200);
   }
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, ' ');
   return text;
 }
 

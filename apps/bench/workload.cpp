@@ -11,9 +11,10 @@
 namespace troupe::bench {
 namespace {
 
-constexpr std::array<const char*, 32> words = {"river", "stone", "light", "garden", "paper", "winter", "music",  "north", "silver", "window", "bread",
-                                               "cloud", "road",  "green", "story",  "water", "bridge", "summer", "clock", "field",  "island", "glass",
-                                               "horse", "table", "quiet", "market", "wood",  "letter", "train",  "apple", "harbor", "night"};
+constexpr std::array<const char*, 32> words = {"river",  "stone",  "light", "garden", "paper",  "winter", "music",  "north",
+                                               "silver", "window", "bread", "cloud",  "road",   "green",  "story",  "water",
+                                               "bridge", "summer", "clock", "field",  "island", "glass",  "horse",  "table",
+                                               "quiet",  "market", "wood",  "letter", "train",  "apple",  "harbor", "night"};
 
 std::optional<std::int64_t> parse_length(std::string_view text) {
   std::int64_t parsed = 0;
@@ -84,8 +85,8 @@ result<file_prompt> read_json_line(std::string_view line, endpoint target) {
   } else if (messages && messages->is_array() && target == endpoint::chat) {
     out.input = *messages;
   } else {
-    return invalid_request("", target == endpoint::chat ? "it has neither a string \"prompt\" nor an array \"messages\""
-                                                        : "it has no string \"prompt\"");
+    return invalid_request(
+        "", target == endpoint::chat ? "it has neither a string \"prompt\" nor an array \"messages\"" : "it has no string \"prompt\"");
   }
   const auto* max_tokens = parsed->find("max_tokens");
   if (!max_tokens) return out;

@@ -26,8 +26,8 @@ std::optional<length_range> parse_range(std::string_view text);
 struct workload_options {
   endpoint target = endpoint::completions;
   std::string model;
-  length_range input{128, 128};  // tokens; for chat: words, as a chat takes no token ids
-  length_range output{128, 128}; // max_tokens
+  length_range input{128, 128};   // tokens; for chat: words, as a chat takes no token ids
+  length_range output{128, 128};  // max_tokens
   std::int64_t prefix_length = 0; // tokens or words that all prompts begin with, on top of `input`
   std::int64_t vocab_size = 0;    // ids are drawn from 0 .. vocab_size-1
   double temperature = 0;

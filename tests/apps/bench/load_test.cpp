@@ -21,7 +21,8 @@ std::string events(int tokens, bool whole = true) {
   std::string body;
   for (int i = 0; i < tokens; ++i) body += "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
   if (whole) {
-    body += "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":" + std::to_string(tokens) + "}}\n\ndata: [DONE]\n\n";
+    body +=
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":" + std::to_string(tokens) + "}}\n\ndata: [DONE]\n\n";
   }
   return body;
 }
@@ -58,14 +59,22 @@ TEST(Load, KeepsConnectionsAndRecordsEveryRequest) {
 TEST(Load, EveryKindOfFailureIsTold) {
   script_server server([](int number, const std::string&) -> scripted_answer {
     switch (number) {
-      case 0: return {sized(429, R"({"error":{"message":"full"}})")};
-      case 1: return {sized(200, events(2, false))};
-      case 2: return {"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + events(1, false), true};
-      case 3: return {"", true};
-      case 4: return {"SSH-2.0\r\n\r\n", true};
-      case 5: return {sized(200, "data: {\n\n")};
-      case 6: return {sized(200, "data: {\"error\":{\"message\":\"lost\"}}\n\n")};
-      default: return {stream(1)};
+      case 0:
+        return {sized(429, R"({"error":{"message":"full"}})")};
+      case 1:
+        return {sized(200, events(2, false))};
+      case 2:
+        return {"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + events(1, false), true};
+      case 3:
+        return {"", true};
+      case 4:
+        return {"SSH-2.0\r\n\r\n", true};
+      case 5:
+        return {sized(200, "data: {\n\n")};
+      case 6:
+        return {sized(200, "data: {\"error\":{\"message\":\"lost\"}}\n\n")};
+      default:
+        return {stream(1)};
     }
   });
   auto with = options(server, 8);
@@ -130,7 +139,9 @@ TEST(Load, ASilentServerRunsIntoTheTimeout) {
 
 TEST(Load, NobodyListeningIsAFailureOfEachRequest) {
   std::uint16_t port = 0;
-  { port = script_server([](int, const std::string&) { return scripted_answer{}; }).port(); }
+  {
+    port = script_server([](int, const std::string&) { return scripted_answer{}; }).port();
+  }
   load_options with;
   with.connection.url = parse_url("http://127.0.0.1:" + std::to_string(port)).value;
   with.due = {0, 0};

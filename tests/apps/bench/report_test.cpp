@@ -35,7 +35,8 @@ TEST(Report, JsonHasMillisecondsAndReadsBack) {
 TEST(Report, TextNamesFailuresAndLatencies) {
   const auto wanted = parse_objectives({"ttft:300", "e2el:2000"}).value;
   const auto text = text_report(some_totals(wanted), wanted);
-  for (const char* part : {"http 429", "1250.00", "TTFT <= 300 ms, E2EL <= 2000 ms", "p99"}) EXPECT_NE(text.find(part), std::string::npos) << part;
+  for (const char* part : {"http 429", "1250.00", "TTFT <= 300 ms, E2EL <= 2000 ms", "p99"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
   EXPECT_EQ(text_report(some_totals({}), {}).find("Goodput"), std::string::npos);
 }
 

@@ -19,9 +19,9 @@
 namespace troupe::bench::testing {
 
 struct scripted_answer {
-  std::string bytes;                       // the whole answer as it goes over the wire; empty: none
-  bool close = false;                      // afterwards
-  std::chrono::milliseconds delay{0};      // before it
+  std::string bytes;                  // the whole answer as it goes over the wire; empty: none
+  bool close = false;                 // afterwards
+  std::chrono::milliseconds delay{0}; // before it
 };
 
 class script_server {

@@ -26,8 +26,9 @@ TEST(Url, AClientsBaseUrlDoesNotDoubleTheVersion) {
 }
 
 TEST(Url, BadOnesSayWhy) {
-  for (const char* bad : {"", "a:1", "ftp://a", "https://a", "http://", "http://:80", "http://a:", "http://a:0", "http://a:65536", "http://a:8x",
-                          "http://a b", "http://a\r\nX: y", "http://u@a", "http://a?q", "http://[::1", "http://[]", "http://[::1]8"}) {
+  for (const char* bad :
+       {"", "a:1", "ftp://a", "https://a", "http://", "http://:80", "http://a:", "http://a:0", "http://a:65536", "http://a:8x",
+        "http://a b", "http://a\r\nX: y", "http://u@a", "http://a?q", "http://[::1", "http://[]", "http://[::1]8"}) {
     EXPECT_FALSE(parse_url(bad).failure.empty()) << bad;
   }
 }

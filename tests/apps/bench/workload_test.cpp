@@ -26,7 +26,8 @@ TEST(Range, TakesOneNumberOrTwoInOrder) {
   EXPECT_EQ(parse_range("128")->high, 128);
   EXPECT_EQ(parse_range("64:256")->low, 64);
   EXPECT_EQ(parse_range("64:256")->high, 256);
-  for (const char* bad : {"", ":", "0", "-1", "5:", ":5", "5:4", "5:6:7", "5 ", "x", "99999999999999999999"}) EXPECT_FALSE(parse_range(bad)) << bad;
+  for (const char* bad : {"", ":", "0", "-1", "5:", ":5", "5:4", "5:6:7", "5 ", "x", "99999999999999999999"})
+    EXPECT_FALSE(parse_range(bad)) << bad;
 }
 
 TEST(RandomWorkload, StaysWithinTheVocabularyAndTheRanges) {
@@ -122,7 +123,8 @@ TEST(FileWorkload, MessagesNeedTheChatEndpoint) {
 }
 
 TEST(FileWorkload, ABadLineIsNamed) {
-  for (const char* bad : {"{", "[]", "{}", "{\"prompt\": 4}", "{\"prompt\": \"a\", \"max_tokens\": 0}", "{\"prompt\": \"a\", \"max_tokens\": 1.5}"}) {
+  for (const char* bad :
+       {"{", "[]", "{}", "{\"prompt\": 4}", "{\"prompt\": \"a\", \"max_tokens\": 0}", "{\"prompt\": \"a\", \"max_tokens\": 1.5}"}) {
     const auto requests = file_workload("{\"prompt\": \"fine\"}\n" + std::string(bad), true, options(), 1);
     ASSERT_FALSE(requests) << bad;
     EXPECT_EQ(requests.failure().message.rfind("line 2: ", 0), 0U) << requests.failure().message;
