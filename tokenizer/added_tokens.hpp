@@ -15,6 +15,7 @@ namespace troupe {
 struct added_token {
   token_id id = 0;
   std::string content;
+  std::string normal_form = {}; // of a normalized one: its content as the normaliser writes it
   bool special = false;     // a control token
   bool normalized = false;  // found in normalised text, by its normalised content
   bool single_word = false; // not inside a word

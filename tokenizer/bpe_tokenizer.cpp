@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tokenizer/byte_alphabet.hpp"
+#include "tokenizer/plain_marker.hpp"
 
 namespace troupe {
 namespace {
@@ -68,6 +69,7 @@ struct bpe_tokenizer::model_part {
 };
 
 struct bpe_tokenizer::encode_state {
+  const encode_options& options;
   std::vector<token_id>& out;
   text_arena arena; // keeps every word alive until the call ends: the cache points at them
   word_cache cache;
@@ -105,7 +107,7 @@ bpe_tokenizer::bpe_tokenizer(std::shared_ptr<const model_part> model, bpe_tokeni
     for (const added_token& token : parts().added) {
       if (token.special != special) continue;
       if (token.normalized) {
-        normalized_finder_.add(normalize(normalizers_, token.content), token);
+        normalized_finder_.add(token.normal_form, token);
       } else {
         raw_finder_.add(token.content, token);
       }
@@ -113,27 +115,44 @@ bpe_tokenizer::bpe_tokenizer(std::shared_ptr<const model_part> model, bpe_tokeni
   }
 }
 
-void bpe_tokenizer::encode_text(std::string_view text, bool parse_special, std::vector<token_id>& out) const {
-  encode_state state{.out = out, .arena = {}, .cache = word_cache(text.size())};
-  for (const text_part& part : raw_finder_.find(text, parse_special)) {
+void bpe_tokenizer::encode_text(std::string_view text, const encode_options& options, std::vector<token_id>& out) const {
+  encode_state state{.options = options, .out = out, .arena = {}, .cache = word_cache(text.size())};
+  for (const text_part& part : raw_finder_.find(text, options.parse_special)) {
     if (part.token != nullptr) {
       out.push_back(part.token->id);
     } else {
-      encode_segment(text.substr(part.begin, part.end - part.begin), part.begin == 0, parse_special, state);
+      encode_segment(text.substr(part.begin, part.end - part.begin), part.begin == 0, state);
     }
   }
 }
 
-void bpe_tokenizer::encode_segment(std::string_view segment, bool first, bool parse_special, encode_state& state) const {
-  if (!normalizers_.empty()) segment = state.arena.emplace_back(normalize(normalizers_, std::string(segment)));
-  for (const text_part& part : normalized_finder_.find(segment, parse_special)) {
+void bpe_tokenizer::encode_segment(std::string_view segment, bool first, encode_state& state) const {
+  const auto normal_form = [&](std::string_view text) {
+    return normalizers_.empty() ? text : std::string_view(state.arena.emplace_back(normalize(normalizers_, std::string(text))));
+  };
+  const std::string_view marker = state.options.plain_marker;
+  const bool marked = !marker.empty() && segment.find(marker) != std::string_view::npos;
+  const std::string_view normal = normal_form(segment);
+  const std::vector<text_part> parts = normalized_finder_.find(normal, state.options.parse_special);
+  const bool plain = std::none_of(parts.begin(), parts.end(), [](const text_part& part) { return part.token != nullptr; });
+  if (marked && plain) { // the usual case: normalised as if the markers had never been there
+    const std::string_view unmarked = state.arena.emplace_back(without_markers(segment, marker));
+    if (!unmarked.empty()) encode_plain({normal_form(unmarked), first}, state);
+    return;
+  }
+  for (const text_part& part : parts) {
     if (part.token != nullptr) {
       state.out.push_back(part.token->id);
       continue;
     }
-    const piece whole{segment.substr(part.begin, part.end - part.begin), first && part.begin == 0};
-    for (const piece& word : pre_tokenize(pre_tokenizers_, whole, state.arena)) encode_word(word.text, state);
+    std::string_view text = normal.substr(part.begin, part.end - part.begin);
+    if (marked) text = state.arena.emplace_back(without_markers(text, marker));
+    encode_plain({text, first && part.begin == 0}, state);
   }
+}
+
+void bpe_tokenizer::encode_plain(const piece& text, encode_state& state) const {
+  for (const piece& word : pre_tokenize(pre_tokenizers_, text, state.arena)) encode_word(word.text, state);
 }
 
 void bpe_tokenizer::encode_word(std::string_view word, encode_state& state) const {

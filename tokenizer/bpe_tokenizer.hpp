@@ -31,8 +31,9 @@ class bpe_tokenizer final : public token_table {
   bpe_tokenizer(std::shared_ptr<const model_part> model, bpe_tokenizer_parts&& parts);
   static std::shared_ptr<const model_part> build_model(const bpe_tokenizer_parts& parts);
 
-  void encode_text(std::string_view text, bool parse_special, std::vector<token_id>& out) const override;
-  void encode_segment(std::string_view segment, bool first, bool parse_special, encode_state& state) const;
+  void encode_text(std::string_view text, const encode_options& options, std::vector<token_id>& out) const override;
+  void encode_segment(std::string_view segment, bool first, encode_state& state) const;
+  void encode_plain(const piece& text, encode_state& state) const;
   void encode_word(std::string_view word, encode_state& state) const;
   void encode_whole_word(std::string_view word, encode_state& state) const;
 

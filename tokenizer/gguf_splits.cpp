@@ -27,11 +27,7 @@ constexpr std::string_view tekken_pattern =
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view deepseek_v3_words =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view deepseek_llm_letters =
-    R"(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼι)"
-    R"(ῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)";
-
-enum class family : std::uint8_t { gpt2, digits_gpt2, llama3, llama3_merges, qwen2, qwen35, gpt4o, tekken, falcon, plain, coder, v3, llm };
+enum class family : std::uint8_t { gpt2, digits_gpt2, llama3, llama3_merges, qwen2, qwen35, gpt4o, tekken, falcon, plain, coder, v3 };
 
 struct named_family {
   std::string_view name;
@@ -50,7 +46,7 @@ constexpr std::array names = std::to_array<named_family>({
     {"gpt-4o", family::gpt4o}, {"llama4", family::gpt4o},
     {"tekken", family::tekken},
     {"falcon", family::falcon},
-    {"deepseek-coder", family::coder}, {"deepseek-v3", family::v3}, {"deepseek-llm", family::llm},
+    {"deepseek-coder", family::coder}, {"deepseek-v3", family::v3},
 });
 
 void add_patterns(pre_tokenizer_list& list, std::initializer_list<std::string_view> patterns, const std::string& where) {
@@ -81,9 +77,6 @@ void add_stages(family kind, gguf_split& split, const std::string& where) {
       list.stages.push_back(make_digits(true));
       return;
     case family::v3: return add_patterns(list, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", deepseek_v3_words}, where);
-    case family::llm:
-      return add_patterns(list, {R"([\r\n])", deepseek_llm_letters, "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", R"(\s+$)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N}+)"},
-                          where);
   }
 }
 

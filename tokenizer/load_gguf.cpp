@@ -1,20 +1,16 @@
 // Tokenizers inside GGUF files (ggml docs/gguf.md, "Tokenizer"): "gpt2" is byte-level BPE, "llama" is SentencePiece's BPE.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "tokenizer/bpe_tokenizer.hpp"
 #include "tokenizer/gguf_splits.hpp"
 #include "tokenizer/json_fields.hpp"
+#include "tokenizer/scored_pieces.hpp"
 #include "tokenizer/special_tokens.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace troupe {
 namespace {
-
-enum token_kind : std::int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
-
-constexpr std::size_t max_piece_bytes = 512; // of a piece that is split into merges
 
 class gguf_reader {
  public:
@@ -58,27 +54,25 @@ class gguf_reader {
   std::string where_;
 };
 
-struct gguf_vocabulary {
-  std::vector<std::int64_t> kinds; // token_kind by id
-};
-
-gguf_vocabulary read_tokens(const gguf_reader& in, bpe_tokenizer_parts& parts) {
+// Kinds by id.
+std::vector<piece_kind> read_tokens(const gguf_reader& in, bpe_tokenizer_parts& parts) {
   const value_array* tokens = in.array("tokens");
   if (tokens == nullptr || tokens->empty()) in.fail("tokens", "missing or empty");
   if (tokens->size() > static_cast<std::size_t>(max_token_id)) in.fail("tokens", "too many tokens");
   const value_array* kinds = in.array("token_type");
   if (kinds != nullptr && kinds->size() != tokens->size()) in.fail("token_type", "its length differs from that of the tokens");
-  gguf_vocabulary out;
+  std::vector<piece_kind> out;
   for (std::size_t id = 0; id < tokens->size(); ++id) {
     const value& text = (*tokens)[id];
     if (!text.is_string()) in.fail("tokens", "token " + std::to_string(id) + " is no string");
     const value* kind = kinds == nullptr ? nullptr : &(*kinds)[id];
     if (kind != nullptr && !kind->is_int()) in.fail("token_type", "entry " + std::to_string(id) + " is no integer");
-    out.kinds.push_back(kind == nullptr ? normal : kind->as_int());
-    if (out.kinds.back() < normal || out.kinds.back() > byte) in.fail("token_type", "entry " + std::to_string(id) + " is of no known kind");
+    const std::int64_t number = kind == nullptr ? 1 : kind->as_int();
+    if (number < 1 || number > 6) in.fail("token_type", "entry " + std::to_string(id) + " is of no known kind");
+    out.push_back(static_cast<piece_kind>(number));
     parts.table.texts.emplace_back(utf8::is_valid(text.as_string()) ? text.as_string() : utf8::repair(text.as_string()));
-    const bool special = out.kinds.back() == control || out.kinds.back() == unknown;
-    if ((special || out.kinds.back() == user_defined) && !parts.table.texts.back()->empty()) {
+    const bool special = is_control(out.back());
+    if ((special || out.back() == piece_kind::user_defined) && !parts.table.texts.back()->empty()) {
       parts.table.added.push_back({.id = static_cast<token_id>(id), .content = *parts.table.texts.back(), .special = special});
     }
     parts.in_model.push_back(!special);
@@ -139,47 +133,6 @@ std::vector<float> read_scores(const gguf_reader& in, std::size_t count) {
   return out;
 }
 
-struct scored_merge {
-  merge_rule rule;
-  float score;
-  std::size_t left_length, right_length; // characters
-};
-
-// Every way to make a piece out of two others, best score first: what SentencePiece's merging of neighbours by score amounts to. Ties as
-// in Hugging Face's converter: the longer left part, then the longer right part, first.
-void merges_from_scores(const gguf_reader& in, const gguf_vocabulary& vocabulary, bpe_tokenizer_parts& parts) {
-  const std::vector<float> scores = read_scores(in, parts.table.texts.size());
-  std::vector<bool> mergeable(parts.table.texts.size());
-  for (std::size_t id = 0; id < mergeable.size(); ++id) {
-    mergeable[id] = vocabulary.kinds[id] == normal || vocabulary.kinds[id] == user_defined || vocabulary.kinds[id] == unused;
-  }
-  const text_index index = index_of(parts, mergeable);
-  std::vector<scored_merge> merges;
-  for (std::size_t id = 0; id < mergeable.size(); ++id) {
-    if (!mergeable[id]) continue;
-    const std::string_view text = *parts.table.texts[id];
-    if (text.size() > max_piece_bytes) in.fail("tokens", "token " + std::to_string(id) + " is longer than 512 bytes");
-    const std::size_t first = merges.size();
-    const std::size_t characters = utf8::length(text);
-    std::size_t length = 0;
-    for (std::size_t at = 0; at < text.size();) {
-      at += utf8::read_valid(text, at).size;
-      if (++length == characters) break;
-      const auto left = index.find(text.substr(0, at));
-      if (!left) continue;
-      const auto right = index.find(text.substr(at));
-      if (right) merges.push_back({{*left, *right, static_cast<token_id>(id)}, scores[id], length, characters - length});
-    }
-    std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(), [](const scored_merge& a, const scored_merge& b) {
-      return std::pair(a.rule.left, a.rule.right) < std::pair(b.rule.left, b.rule.right);
-    });
-  }
-  std::stable_sort(merges.begin(), merges.end(), [](const scored_merge& a, const scored_merge& b) {
-    return std::tuple(a.score, a.left_length, a.right_length) > std::tuple(b.score, b.left_length, b.right_length);
-  });
-  for (const scored_merge& merge : merges) parts.merges.push_back(merge.rule);
-}
-
 void read_gpt2(const gguf_reader& in, bpe_tokenizer_parts& parts) {
   gguf_split split = find_gguf_split(in.text("pre").value_or("default"), in.where());
   read_tokens(in, parts);
@@ -192,17 +145,9 @@ void read_gpt2(const gguf_reader& in, bpe_tokenizer_parts& parts) {
 }
 
 void read_llama(const gguf_reader& in, bpe_tokenizer_parts& parts) {
-  const gguf_vocabulary vocabulary = read_tokens(in, parts);
-  merges_from_scores(in, vocabulary, parts);
-  for (std::size_t id = 0; id < vocabulary.kinds.size() && !parts.model.unk; ++id) {
-    if (vocabulary.kinds[id] == unknown) parts.model.unk = static_cast<token_id>(id);
-  }
-  parts.model.byte_fallback = true;
-  parts.model.fuse_unk = true;
+  const std::vector<piece_kind> kinds = read_tokens(in, parts);
   const bool prefix = in.flag("add_space_prefix", true);
-  if (prefix) parts.normalizers.push_back(make_prepend("\xE2\x96\x81"));
-  parts.normalizers.push_back(make_replace(" ", "\xE2\x96\x81"));
-  parts.table.decoder = make_sentencepiece_decoder(prefix);
+  make_scored_model(kinds, read_scores(in, kinds.size()), prefix, parts, in.where());
   read_specials(in, true, parts.table);
 }
 

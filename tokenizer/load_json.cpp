@@ -154,6 +154,9 @@ std::shared_ptr<const tokenizer> tokenizer_from_json(const value& tokenizer_json
     if (token.special) parts.in_model[static_cast<std::size_t>(token.id)] = false;
   }
   parts.normalizers = read_normalizers(fields.get("normalizer"), where + ": normalizer");
+  for (added_token& token : parts.table.added) {
+    if (token.normalized) token.normal_form = normalize(parts.normalizers, token.content);
+  }
   parts.pre_tokenizers = read_pre_tokenizers(fields.get("pre_tokenizer"), where + ": pre_tokenizer");
   parts.table.decoder = read_decoder(fields.get("decoder"), where + ": decoder");
   read_post_processor(fields.get("post_processor"), parts.table, where + ": post_processor");

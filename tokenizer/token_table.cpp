@@ -26,6 +26,9 @@ token_table::token_table(token_table_parts parts)
   }
   for (const added_token& token : parts_.added) {
     const auto id = static_cast<std::size_t>(token.id);
+    if (token.normalized && !token.special) { // it comes back as the normaliser wrote it
+      bytes_[id] = (joined ? " " : "") + parts_.decoder.bytes_of(token.normal_form);
+    }
     if (!token.special || special_[id]) continue;
     special_[id] = true;
     special_texts_.push_back(token.content);
@@ -64,9 +67,9 @@ std::vector<token_id> token_table::encode(std::string_view text, encode_options 
   out.reserve(text.size() / 4 + 8);
   if (options.add_special_tokens) out = parts_.prefix;
   if (utf8::is_valid(text)) {
-    encode_text(text, options.parse_special, out);
+    encode_text(text, options, out);
   } else {
-    encode_text(utf8::repair(text), options.parse_special, out);
+    encode_text(utf8::repair(text), options, out);
   }
   if (options.add_special_tokens) out.insert(out.end(), parts_.suffix.begin(), parts_.suffix.end());
   return out;

@@ -49,8 +49,8 @@ class token_table : public tokenizer {
   std::vector<token_id> encode(std::string_view text, encode_options options) const final;
 
  protected:
-  // Tokens of `text` (UTF-8), control tokens and prefix left to encode().
-  virtual void encode_text(std::string_view text, bool parse_special, std::vector<token_id>& out) const = 0;
+  // Tokens of `text` (UTF-8), the prefix and the suffix left to encode(). Plain markers are still in it.
+  virtual void encode_text(std::string_view text, const encode_options& options, std::vector<token_id>& out) const = 0;
   const token_table_parts& parts() const { return parts_; }
 
  private:

@@ -1,8 +1,10 @@
 // Fixtures of tests/fixtures/tokenizer, and the same vocabularies as GGUF metadata.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -102,6 +102,21 @@ TEST(sentencepiece_model_parity, gives_the_ids_of_hugging_face) {
   check_cases(tokenizer_from_sentencepiece(testing::read_fixture("llama2.model"), value(value_object{}), "tokenizer.model"), json_fixture("llama2"));
 }
 
+TEST(sentencepiece_model_parity, unigram_goes_through_the_library) {
+  const auto tokens = tokenizer_from_sentencepiece(testing::read_fixture("unigram.model"), value(value_object{}), "tokenizer.model");
+  const value fixture = json_fixture("unigram");
+  for (const value& item : fixture.find("cases")->as_array()) {
+    const ids expected = to_ids(*item.find("ids"));
+    EXPECT_EQ(tokens->encode(item.find("text")->as_string(), {.add_special_tokens = false}), expected) << json::quote(item.find("text")->as_string());
+  }
+  const ids marked = tokens->encode("the</s>of", {.add_special_tokens = false});
+  ids expected = tokens->encode("the", {.add_special_tokens = false});
+  const ids behind = tokens->encode("of", {.add_special_tokens = false});
+  expected.push_back(2);
+  expected.insert(expected.end(), behind.begin(), behind.end());
+  EXPECT_EQ(marked, expected);
+}
+
 TEST(stage_parity, every_stage_and_option_cuts_as_hugging_face_does) {
   const value fixture = json_fixture("stages");
   const value_array& texts = fixture.find("texts")->as_array();
