@@ -9,6 +9,7 @@
 #include "device/cpu/aligned_buffer.hpp"
 #include "kernels/parallel.hpp"
 #include "kernels/simd.hpp"
+#include "kernels/widen.hpp"
 
 namespace troupe::cpu {
 namespace {
@@ -16,10 +17,11 @@ namespace {
 using simd::f32x16;
 
 constexpr std::int64_t tile = 64;      // positions
-constexpr std::int64_t unit_rows = 48; // rows x heads of one unit, about
+constexpr std::int64_t unit_rows = 96; // rows x heads of one unit, about
 constexpr std::int64_t lanes = simd::lanes;
 
-std::int64_t padded(std::int64_t head_dim) { return (head_dim + lanes - 1) / lanes * lanes; }
+// Rounded up to whole vectors.
+constexpr std::int64_t padded(std::int64_t count) { return (count + lanes - 1) / lanes * lanes; }
 
 // One worker's memory for one unit of `rows` (row, head) pairs. Rows are the outermost index everywhere.
 struct scratch {
@@ -29,7 +31,7 @@ struct scratch {
   float* scores; // [rows][tile]
   float* output; // [rows][width]
   float* top;    // [rows] running maximum
-  float* sum;    // [rows] running sum of exponentials
+  float* sum;    // [rows][lanes] running sums of exponentials, lane by lane
   std::int64_t head_dim;
   std::int64_t width; // head_dim padded to whole vectors
   std::int64_t rows;
@@ -39,7 +41,7 @@ scratch take_scratch(std::int64_t rows, std::int64_t head_dim) {
   static thread_local aligned_buffer<float> memory;
   const std::int64_t width = padded(head_dim);
   const std::int64_t state = (rows + lanes - 1) / lanes * lanes;
-  const std::int64_t sizes[] = {head_dim * tile, tile * width, padded(rows * head_dim), rows * tile, rows * width, state, state};
+  const std::int64_t sizes[] = {head_dim * tile, tile * width, padded(rows * head_dim), rows * tile, rows * width, state, rows * lanes};
   std::size_t total = 0;
   for (const std::int64_t size : sizes) total += static_cast<std::size_t>(size);
   if (memory.size() < total) memory = aligned_buffer<float>(total);
@@ -52,60 +54,22 @@ scratch take_scratch(std::int64_t rows, std::int64_t head_dim) {
   return {parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], head_dim, width, rows};
 }
 
-TROUPE_INLINE f32x16 widen16(const float* from) { return simd::load(from); }
-struct f16_bits { std::uint16_t bits; };
-struct bf16_bits { std::uint16_t bits; };
-TROUPE_INLINE f32x16 widen16(const f16_bits* from) { return simd::widen_f16(simd::load_u16(&from->bits)); }
-TROUPE_INLINE f32x16 widen16(const bf16_bits* from) { return simd::widen_bf16(simd::load_u16(&from->bits)); }
-
-// to[0 .. count) = from[0 .. count), widened.
-template <class Element>
-TROUPE_INLINE void widen(const Element* from, std::int64_t count, float* to) {
-  std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) simd::store(to + i, widen16(from + i));
-  if (i == count) return;
-  Element rest[lanes] = {};
-  float wide[lanes];
-  for (std::int64_t k = 0; i + k < count; ++k) rest[k] = from[i + k];
-  simd::store(wide, widen16(rest));
-  for (std::int64_t k = 0; i + k < count; ++k) to[i + k] = wide[k];
-}
-
-// Brings positions begin .. end-1 (at most a tile, from a tile's start) of one KV head into the scratch, zeros behind them.
-template <class Element>
-TROUPE_INLINE void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end,
-                          const scratch& s) {
+// Brings positions begin .. end-1 (at most a tile, from a tile's start) of one KV head into the scratch, zero keys behind them.
+void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end, const scratch& s) {
+  const widen_rows_fn widen = widen_rows_for(kv.layout.type);
   const std::int64_t block_size = kv.layout.block_size;
+  const std::size_t bytes = kv.layout.element_bytes();
   for (std::int64_t position = begin; position < end;) {
     const std::int64_t inside = position % block_size;
     const std::int64_t run = std::min(block_size - inside, end - position);
-    const Element* keys = reinterpret_cast<const Element*>(kv.head(blocks[position / block_size], head));
-    const Element* values = keys + kv.layout.head_elements() + inside * s.head_dim;
-    float* to = s.keys + (position - begin);
-    for (std::int64_t d = 0; d < s.head_dim; ++d) widen(keys + d * block_size + inside, run, to + d * tile);
-    if (s.width == s.head_dim) {
-      widen(values, run * s.head_dim, s.values + (position - begin) * s.width);
-    } else {
-      for (std::int64_t i = 0; i < run; ++i) widen(values + i * s.head_dim, s.head_dim, s.values + (position - begin + i) * s.width);
-    }
+    const std::byte* keys = kv.head(blocks[position / block_size], head);
+    const std::byte* values = keys + (kv.layout.head_elements() + static_cast<std::size_t>(inside * s.head_dim)) * bytes;
+    widen(keys + static_cast<std::size_t>(inside) * bytes, block_size, s.head_dim, run, s.keys + (position - begin), tile);
+    widen(values, s.head_dim, run, s.head_dim, s.values + (position - begin) * s.width, s.width);
     position += run;
   }
-  for (std::int64_t d = 0; d < s.head_dim; ++d) {
-    for (std::int64_t i = end - begin; i < tile; ++i) s.keys[d * tile + i] = 0;
-  }
-}
-
-TROUPE_CLONES void gather_f32(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end,
-                              const scratch& s) {
-  gather<float>(kv, blocks, head, begin, end, s);
-}
-TROUPE_CLONES void gather_f16(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end,
-                              const scratch& s) {
-  gather<f16_bits>(kv, blocks, head, begin, end, s);
-}
-TROUPE_CLONES void gather_bf16(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end,
-                               const scratch& s) {
-  gather<bf16_bits>(kv, blocks, head, begin, end, s);
+  if (end - begin == tile) return;
+  for (std::int64_t d = 0; d < s.head_dim; ++d) std::fill(s.keys + d * tile + (end - begin), s.keys + (d + 1) * tile, 0.0F);
 }
 
 // scores[r][p] = query[r] . keys[.][p] for Rows rows and 32 positions from `at` on: one chain of additions per score, over dimensions.
@@ -127,47 +91,59 @@ TROUPE_INLINE void dot_rows(const scratch& s, std::int64_t row, std::int64_t at)
   }
 }
 
-TROUPE_CLONES void dot_tile(const scratch& s, std::int64_t first_row, std::int64_t last_row, std::int64_t positions) {
+// Rows first_row .. first_row + count - 1, at least as far as `positions`.
+TROUPE_CLONES void dot_group(const scratch& s, std::int64_t first_row, std::int64_t count, std::int64_t positions) {
   for (std::int64_t at = 0; at < positions; at += 2 * lanes) {
-    std::int64_t row = first_row;
-    for (; row + 6 <= last_row; row += 6) dot_rows<6>(s, row, at);
-    for (; row + 3 <= last_row; row += 3) dot_rows<3>(s, row, at);
-    for (; row < last_row; ++row) dot_rows<1>(s, row, at);
+    if (count == 6) {
+      dot_rows<6>(s, first_row, at);
+    } else if (count == 3) {
+      dot_rows<3>(s, first_row, at);
+    } else {
+      dot_rows<1>(s, first_row, at);
+    }
   }
 }
 
-// Scores of positions low .. high-1 become weights, all others 0; maximum, sum and output move on.
-TROUPE_CLONES void soften_row(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) {
-  float* scores = s.scores + row * tile;
-  const f32x16 nothing = simd::splat(-std::numeric_limits<float>::infinity());
-  const simd::i32x16 step = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  f32x16 part[tile / lanes];
-  f32x16 top = nothing;
-  for (int i = 0; i < tile / lanes; ++i) {
-    const simd::i32x16 index = step + static_cast<std::int32_t>(i * lanes);
-    const auto seen = (index >= static_cast<std::int32_t>(low)) & (index < static_cast<std::int32_t>(high));
-    part[i] = seen ? simd::load(scores + i * lanes) : nothing;
-    top = simd::max(part[i], top);
+static_assert(tile == 4 * lanes);
+TROUPE_INLINE float larger(float a, float b) { return a > b ? a : b; } // b where a is NaN
+
+struct range {
+  std::int64_t low = 0, high = 0; // of a tile's positions, seen by one row
+};
+
+// Scores of the positions that each of `count` (at most 6) rows sees become weights; maximum, sum and output move on. Pass by pass
+// over all rows, so that one row's waits are filled with the next row's work.
+TROUPE_CLONES void soften_group(const scratch& s, std::int64_t first_row, std::int64_t count, const range* seen) {
+  float tops[6][lanes], now[6], shrink[6];
+  for (std::int64_t r = 0; r < count; ++r) {
+    float* scores = s.scores + (first_row + r) * tile;
+    for (std::int64_t i = 0; i < seen[r].low; ++i) scores[i] = -std::numeric_limits<float>::infinity();
+    for (std::int64_t i = seen[r].high; i < tile; ++i) scores[i] = -std::numeric_limits<float>::infinity();
+    for (int l = 0; l < lanes; ++l) {
+      const float a = larger(scores[l], scores[l + lanes]), b = larger(scores[l + 2 * lanes], scores[l + 3 * lanes]);
+      tops[r][l] = larger(a, b);
+    }
   }
-  const float before = s.top[row];
-  const float now = std::max(before, simd::max(top));
-  f32x16 total{};
-  for (int i = 0; i < tile / lanes; ++i) {
-    part[i] = simd::exp(part[i] - now);
-    total += part[i];
-    simd::store(scores + i * lanes, part[i]);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float before = s.top[first_row + r];
+    now[r] = larger(simd::largest(tops[r], lanes), before);
+    shrink[r] = simd::exp(before - now[r]); // exactly 1 where the maximum stays
+    s.top[first_row + r] = now[r];
   }
-  const float sum = simd::sum(total);
-  if (now == before) {
-    s.sum[row] += sum;
-    return;
+  for (std::int64_t r = 0; r < count; ++r) {
+    float* scores = s.scores + (first_row + r) * tile;
+    const float top = now[r];
+    for (std::int64_t i = 0; i < tile; ++i) scores[i] = simd::exp(scores[i] - top);
   }
-  float shrink[lanes];
-  simd::store(shrink, simd::exp(simd::splat(before - now)));
-  s.top[row] = now;
-  s.sum[row] = s.sum[row] * shrink[0] + sum;
-  float* output = s.output + row * s.width;
-  for (std::int64_t i = 0; i < s.width; i += lanes) simd::store(output + i, simd::load(output + i) * shrink[0]);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float* weights = s.scores + (first_row + r) * tile;
+    f32x16 total{};
+    for (std::int64_t i = 0; i < tile; i += lanes) total += simd::load(weights + i);
+    float* sum = s.sum + (first_row + r) * lanes;
+    simd::store(sum, simd::load(sum) * shrink[r] + total);
+    float* output = s.output + (first_row + r) * s.width;
+    for (std::int64_t i = 0; i < s.width; i += lanes) simd::store(output + i, simd::load(output + i) * shrink[r]);
+  }
 }
 
 // output[r] += sum over p in low .. high-1, in order, of weights[r][p] values[p] for Rows rows and Vectors vectors from column `at` on.
@@ -199,10 +175,6 @@ TROUPE_CLONES void mix_6(const scratch& s, std::int64_t row, std::int64_t low, s
 TROUPE_CLONES void mix_3(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) { mix_columns<3>(s, row, low, high); }
 TROUPE_CLONES void mix_1(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) { mix_columns<1>(s, row, low, high); }
 
-struct range {
-  std::int64_t low = 0, high = 0;
-};
-
 // `count` rows together where all of them see a position, one by one before and behind.
 void mix_group(const scratch& s, std::int64_t row, std::int64_t count, const range* seen) {
   range common = seen[0];
@@ -220,41 +192,38 @@ void mix_group(const scratch& s, std::int64_t row, std::int64_t count, const ran
   }
 }
 
-// One tile of keys from position `start` on for the rows that see any of it; they are first_row .. last_row-1.
+// One tile of keys for rows first_row .. last_row-1, which all see some of it.
 void take_tile(const scratch& s, std::int64_t first_row, std::int64_t last_row, const range* seen) {
-  std::int64_t positions = 0;
-  for (std::int64_t row = first_row; row < last_row; ++row) positions = std::max(positions, seen[row].high);
-  dot_tile(s, first_row, last_row, positions);
-  for (std::int64_t row = first_row; row < last_row; ++row) {
-    if (positions <= tile / 2) std::fill_n(s.scores + row * tile + tile / 2, tile / 2, 0.0F);
-    soften_row(s, row, seen[row].low, seen[row].high);
-  }
   for (std::int64_t row = first_row; row < last_row;) {
     const std::int64_t left = last_row - row;
     const std::int64_t count = left >= 6 ? 6 : left >= 3 ? 3 : 1;
+    dot_group(s, row, count, seen[row + count - 1].high); // later rows see further
+    soften_group(s, row, count, seen + row);
     mix_group(s, row, count, seen + row);
     row += count;
   }
 }
 
 void load_queries(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group, const scratch& s) {
-  for (std::int64_t row = 0; row < s.rows; ++row) {
-    const std::int64_t source = span.first_row + unit.first_row + row / group;
-    const float* query = args.query + source * args.query_stride + (unit.kv_head * group + row % group) * s.head_dim;
-    for (std::int64_t d = 0; d < s.head_dim; ++d) s.query[row * s.head_dim + d] = query[d] * args.scale;
-    s.top[row] = -std::numeric_limits<float>::infinity();
-    s.sum[row] = 0;
+  const std::int64_t width = group * s.head_dim; // the heads of one row are neighbours
+  const float* source = args.query + (span.first_row + unit.first_row) * args.query_stride + unit.kv_head * width;
+  for (std::int64_t row = 0; row < unit.rows; ++row, source += args.query_stride) {
+    for (std::int64_t i = 0; i < width; ++i) s.query[row * width + i] = source[i] * args.scale;
   }
+  std::fill_n(s.top, s.rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(s.sum, s.rows * lanes, 0.0F);
   std::fill_n(s.output, s.rows * s.width, 0.0F);
   std::fill_n(s.values, tile * s.width, 0.0F); // the padding columns stay 0
 }
 
 void store_outputs(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group, const scratch& s) {
-  for (std::int64_t row = 0; row < s.rows; ++row) {
-    const std::int64_t target = span.first_row + unit.first_row + row / group;
-    float* output = args.output + target * args.output_stride + (unit.kv_head * group + row % group) * s.head_dim;
-    const float share = 1.0F / s.sum[row];
-    for (std::int64_t d = 0; d < s.head_dim; ++d) output[d] = s.output[row * s.width + d] * share;
+  float* target = args.output + (span.first_row + unit.first_row) * args.output_stride + unit.kv_head * group * s.head_dim;
+  for (std::int64_t row = 0; row < unit.rows; ++row, target += args.output_stride) {
+    for (std::int64_t head = 0; head < group; ++head) {
+      const std::int64_t from = row * group + head;
+      const float share = 1.0F / simd::sum(simd::load(s.sum + from * lanes));
+      for (std::int64_t d = 0; d < s.head_dim; ++d) target[head * s.head_dim + d] = s.output[from * s.width + d] * share;
+    }
   }
 }
 
@@ -263,7 +232,6 @@ void attend(const attention_args& args, const attention_unit& unit) {
   const attention_span& span = args.spans[static_cast<std::size_t>(unit.span)];
   const std::int64_t group = args.heads / layout.kv_heads;
   const scratch s = take_scratch(unit.rows * group, layout.head_dim);
-  const auto bring = layout.type == dtype::f16 ? gather_f16 : layout.type == dtype::bf16 ? gather_bf16 : gather_f32;
   load_queries(args, span, unit, group, s);
   const std::int64_t first = span.first_position + unit.first_row; // position of the unit's first row
   const std::int64_t end = first + unit.rows;
@@ -271,18 +239,14 @@ void attend(const attention_args& args, const attention_unit& unit) {
   static thread_local std::vector<range> seen;
   seen.resize(static_cast<std::size_t>(s.rows));
   for (std::int64_t start = std::max<std::int64_t>(0, first - window + 1) / tile * tile; start < end; start += tile) {
-    std::int64_t first_row = s.rows, last_row = 0; // those that see something of the tile are neighbours
-    for (std::int64_t row = 0; row < s.rows; ++row) {
-      const std::int64_t position = first + row / group;
-      range& r = seen[static_cast<std::size_t>(row)];
-      r = {std::max<std::int64_t>(0, position - window + 1 - start), std::min(tile, position + 1 - start)};
-      if (r.low >= r.high) continue;
-      first_row = std::min(first_row, row);
-      last_row = row + 1;
+    // Positions whose rows see something of the tile: start .. start + tile + window - 2.
+    const std::int64_t from = std::max(first, start), to = std::min(end, start + tile + window - 1);
+    for (std::int64_t position = from; position < to; ++position) {
+      const range r = {std::max<std::int64_t>(0, position - window + 1 - start), std::min(tile, position + 1 - start)};
+      std::fill_n(seen.begin() + (position - first) * group, group, r);
     }
-    if (first_row >= last_row) continue;
-    bring(args.kv, span.blocks, unit.kv_head, start, std::min(start + tile, end), s);
-    take_tile(s, first_row, last_row, seen.data());
+    gather(args.kv, span.blocks, unit.kv_head, start, std::min(start + tile, end), s);
+    take_tile(s, (from - first) * group, (to - first) * group, seen.data());
   }
   store_outputs(args, span, unit, group, s);
 }

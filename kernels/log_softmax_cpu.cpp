@@ -9,37 +9,21 @@
 namespace troupe::cpu {
 namespace {
 
-using simd::f32x16;
-constexpr std::int64_t lanes = simd::lanes;
 constexpr std::int64_t stretch = 1024; // elements added up in f32 before the sum moves to f64
 
 TROUPE_CLONES float max_of(const float* x, std::int64_t n) {
-  f32x16 top = simd::splat(-std::numeric_limits<float>::infinity());
-  f32x16 fault{}; // 1 in lanes that saw a NaN
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const f32x16 v = simd::load(x + i);
-    top = simd::max(v, top);
-    fault = v == v ? fault : simd::splat(1.0F);
-  }
-  float best = simd::max(top);
-  bool nan = simd::max(fault) > 0;
-  for (; i < n; ++i) {
-    best = std::max(best, x[i]);
-    nan = nan || std::isnan(x[i]);
-  }
-  return nan ? std::numeric_limits<float>::quiet_NaN() : best;
+  std::int32_t nans = 0;
+  for (std::int64_t i = 0; i < n; ++i) nans |= x[i] != x[i] ? 1 : 0;
+  return nans != 0 ? std::numeric_limits<float>::quiet_NaN() : simd::largest(x, n);
 }
 
+// Sum of e^(x - top) over at most a stretch.
 TROUPE_CLONES float sum_exp(const float* x, std::int64_t n, float top) {
-  f32x16 total{};
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) total += simd::exp(simd::load(x + i) - top);
-  if (i < n) {
-    float rest[lanes];
-    for (std::int64_t k = 0; k < lanes; ++k) rest[k] = i + k < n ? x[i + k] : -std::numeric_limits<float>::infinity();
-    total += simd::exp(simd::load(rest) - top);
-  }
+  float weight[stretch + simd::lanes];
+  for (std::int64_t i = 0; i < n; ++i) weight[i] = simd::exp(x[i] - top);
+  for (std::int64_t i = n; i < n + simd::lanes; ++i) weight[i] = 0;
+  simd::f32x16 total{};
+  for (std::int64_t i = 0; i < n; i += simd::lanes) total += simd::load(weight + i);
   return simd::sum(total);
 }
 

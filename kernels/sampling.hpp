@@ -48,6 +48,7 @@ class sampler {
  private:
   void adjust(const sampling_row& row);
   void keep_top_p(float top_p);
+  std::size_t shortest_run(double goal);
   token_id draw(const sampling_row& row, float top);
 
   std::vector<float> logits_;  // of the row, after penalties and biases

@@ -35,13 +35,7 @@ token_id first_of(const float* logits, std::int64_t count, float top) {
 
 // x = e^((x - top) * inverse_temperature)
 TROUPE_CLONES void to_weights(float* x, std::int64_t n, float top, float inverse_temperature) {
-  std::int64_t i = 0;
-  for (; i + simd::lanes <= n; i += simd::lanes) simd::store(x + i, simd::exp((simd::load(x + i) - top) * inverse_temperature));
-  if (i == n) return;
-  float rest[simd::lanes] = {};
-  std::copy(x + i, x + n, rest);
-  simd::store(rest, simd::exp((simd::load(rest) - top) * inverse_temperature));
-  std::copy(rest, rest + (n - i), x + i);
+  for (std::int64_t i = 0; i < n; ++i) x[i] = simd::exp((x[i] - top) * inverse_temperature);
 }
 
 // Larger logits first, lower ids first among equals.
@@ -117,6 +111,32 @@ std::optional<token_id> sampler::sample(const sampling_row& row) {
   return draw(row, top);
 }
 
+// Puts the best ids first in order_; how many of them it takes to weigh `goal`, at least 1. Halves are split off by rank, and only
+// the one in which the goal is reached is looked at again.
+std::size_t sampler::shortest_run(double goal) {
+  const better order{logits_.data()};
+  const auto weight = [this](std::size_t begin, std::size_t end) {
+    double sum = 0;
+    for (std::size_t i = begin; i < end; ++i) sum += by_id_[static_cast<std::size_t>(order_[i])];
+    return sum;
+  };
+  std::size_t begin = 0, end = order_.size(); // fewer than `begin` do not reach the goal, `end` do or are all
+  double reached = 0;
+  while (end - begin > 1) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    const auto at = [this](std::size_t i) { return order_.begin() + static_cast<std::ptrdiff_t>(i); };
+    std::nth_element(at(begin), at(middle), at(end), order);
+    const double half = weight(begin, middle);
+    if (reached + half >= goal) {
+      end = middle;
+    } else {
+      reached += half;
+      begin = middle;
+    }
+  }
+  return end;
+}
+
 // Keeps the shortest run of best ids whose share of the weight reaches top_p.
 void sampler::keep_top_p(float top_p) {
   const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
@@ -127,23 +147,11 @@ void sampler::keep_top_p(float top_p) {
     if (static_cast<double>(weights_[i]) > lightest * 0.999) order_.push_back(kept_[i]);
     by_id_[static_cast<std::size_t>(kept_[i])] = weights_[i];
   }
-  const better order{logits_.data()};
-  const double goal = static_cast<double>(top_p) * total;
-  double reached = 0;
-  std::size_t sorted = 0;
-  std::size_t count = 0;
-  for (std::size_t step = 64; sorted < order_.size() && (count == 0 || reached < goal); step *= 4) {
-    const auto from = order_.begin() + static_cast<std::ptrdiff_t>(sorted);
-    const auto to = from + static_cast<std::ptrdiff_t>(std::min(step, order_.size() - sorted));
-    std::partial_sort(from, to, order_.end(), order);
-    sorted = static_cast<std::size_t>(to - order_.begin());
-    for (; count < sorted && (count == 0 || reached < goal); ++count) reached += by_id_[static_cast<std::size_t>(order_[count])];
-  }
-  order_.resize(count);
+  order_.resize(shortest_run(static_cast<double>(top_p) * total));
   std::sort(order_.begin(), order_.end());
   kept_.assign(order_.begin(), order_.end());
-  weights_.resize(count);
-  for (std::size_t i = 0; i < count; ++i) weights_[i] = by_id_[static_cast<std::size_t>(kept_[i])];
+  weights_.resize(kept_.size());
+  for (std::size_t i = 0; i < kept_.size(); ++i) weights_[i] = by_id_[static_cast<std::size_t>(kept_[i])];
 }
 
 token_id sampler::draw(const sampling_row& row, float top) {
