@@ -37,6 +37,8 @@ text::text(std::string content) : bytes(std::move(content)), length(unicode::len
 
 cell cell::literal(std::string_view content) { return std::make_shared<const text>(std::string(content)); }
 
+bool cell::is_callable() const { return is_method() || (is_object() && as_object()->callable()); }
+
 bool cell::truthy() const {
   if (is_bool()) return as_bool();
   if (is_int()) return as_int() != 0;

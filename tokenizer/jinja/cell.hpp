@@ -16,8 +16,10 @@
 namespace troupe::jinja {
 
 class cell;
+class dict;
 class machine;
-struct builtin;
+class object;
+struct method;
 
 // A fault at run time: wrong types, undefined values, spent budgets.
 class render_error : public std::runtime_error {
@@ -47,45 +49,6 @@ struct sequence {
   std::int64_t start = 0, stop = 0, step = 1; // of a range
   mutable std::size_t consumed = 0;           // by earlier readers of an iterator
 };
-
-// Insertion-ordered, keys by Python's equality (1 == 1.0 == True).
-class dict {
- public:
-  using entry = std::pair<cell, cell>;
-  const cell* find(const cell& key) const; // throws render_error when the key cannot be hashed
-  const cell* find(std::string_view key) const;
-  void set(cell key, cell item); // a repeated key keeps its place
-  const std::vector<entry>& entries() const { return entries_; }
-  std::size_t size() const { return entries_.size(); }
-  std::size_t depth() const { return depth_; }
-
- private:
-  std::optional<std::size_t> position(const cell& key) const;
-  std::optional<std::size_t> position(std::string_view key) const;
-  std::vector<entry> entries_;
-  std::unordered_map<std::string, std::size_t> index_; // by hash_key, filled once entries_ is large
-  std::size_t depth_ = 1;
-};
-
-struct arguments {
-  std::vector<cell> positional;
-  std::vector<std::pair<std::string, cell>> named;
-};
-
-// What lives as long as one rendering and may change: namespaces, loops, macros. Owned by the machine, so cycles are harmless.
-class object {
- public:
-  virtual ~object() = default;
-  virtual std::string_view type_name() const = 0;
-  virtual std::optional<cell> attribute(machine& m, std::string_view name) = 0;
-  virtual std::optional<cell> item(machine& m, const cell& key);
-  virtual bool callable() const { return false; }
-  virtual cell call(machine& m, arguments args);
-  virtual std::string repr(machine& m, std::size_t depth);
-};
-
-// A built-in function, bound to the value it is a method of (none for globals).
-struct method;
 
 struct undefined {
   std::shared_ptr<const std::string> why; // what an operation on it complains about
@@ -128,7 +91,7 @@ class cell {
   bool is_dict() const { return std::holds_alternative<dict_ptr>(data_); }
   bool is_method() const { return std::holds_alternative<method_ptr>(data_); }
   bool is_object() const { return std::holds_alternative<object*>(data_); }
-  bool is_callable() const { return is_method() || (is_object() && as_object()->callable()); }
+  bool is_callable() const;
 
   // Each throws std::bad_variant_access on another kind.
   bool as_bool() const { return std::get<bool>(data_); }
@@ -151,11 +114,48 @@ class cell {
   std::variant<none_t, undefined, bool, std::int64_t, double, text_ptr, sequence_ptr, dict_ptr, method_ptr, object*> data_;
 };
 
+// Insertion-ordered, keys by Python's equality (1 == 1.0 == True).
+class dict {
+ public:
+  using entry = std::pair<cell, cell>;
+  const cell* find(const cell& key) const; // throws render_error when the key cannot be hashed
+  const cell* find(std::string_view key) const;
+  void set(cell key, cell item); // a repeated key keeps its place
+  const std::vector<entry>& entries() const { return entries_; }
+  std::size_t size() const { return entries_.size(); }
+  std::size_t depth() const { return depth_; }
+
+ private:
+  std::optional<std::size_t> position(const cell& key) const;
+  std::optional<std::size_t> position(std::string_view key) const;
+  std::vector<entry> entries_;
+  std::unordered_map<std::string, std::size_t> index_; // by hash_key, filled once entries_ is large
+  std::size_t depth_ = 1;
+};
+
+struct arguments {
+  std::vector<cell> positional;
+  std::vector<std::pair<std::string, cell>> named;
+};
+
+// What lives as long as one rendering and may change: namespaces, loops, macros. Owned by the machine, so cycles are harmless.
+class object {
+ public:
+  virtual ~object() = default;
+  virtual std::string_view type_name() const = 0;
+  virtual std::optional<cell> attribute(machine& m, std::string_view name) = 0;
+  virtual std::optional<cell> item(machine& m, const cell& key);
+  virtual bool callable() const { return false; }
+  virtual cell call(machine& m, arguments args);
+  virtual std::string repr(machine& m, std::size_t depth);
+};
+
 struct builtin {
   std::string_view name;
   cell (*run)(machine& m, const cell& self, const arguments& args);
 };
 
+// A built-in function, bound to the value it is a method of (none for globals).
 struct method {
   cell self;
   const builtin* function;
