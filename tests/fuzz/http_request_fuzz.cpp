@@ -1,5 +1,5 @@
-// Bytes as a client might send them -> request reader -> router -> request parsers. No sockets. The first byte chooses how the input is cut into
-// reads, and whether what follows is a whole HTTP request or the body of one.
+// Bytes as a client might send them -> request reader -> router -> request parsers. No sockets. The first byte chooses how the input is cut
+// into reads, and whether what follows is a whole HTTP request or the body of one.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -45,7 +45,8 @@ void check_generation(const http::api_request& request, const http::server_limit
   require(!g.prompts.empty() && g.n >= 1 && static_cast<std::int64_t>(g.prompts.size()) * g.n <= limits.choices);
   require(g.sampling.temperature >= 0 && g.sampling.top_p > 0 && g.sampling.top_p <= 1 && g.sampling.top_k <= model().vocab_size);
   require(g.sampling.repetition_penalty > 0 && g.sampling.logit_bias.size() <= static_cast<std::size_t>(limits.logit_biases));
-  for (const auto& item : g.sampling.logit_bias) require(item.token >= 0 && item.token < model().vocab_size && item.bias >= -100 && item.bias <= 100);
+  for (const auto& item : g.sampling.logit_bias)
+    require(item.token >= 0 && item.token < model().vocab_size && item.bias >= -100 && item.bias <= 100);
   for (const token_id id : g.stop_token_ids) require(id >= 0 && id < model().vocab_size);
   for (const auto& text : g.stop_strings) require(!text.empty());
   for (const auto& item : g.prompts) {
@@ -111,7 +112,8 @@ void feed(std::string_view bytes, std::size_t piece) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr http::route bodies[] = {http::route::completions, http::route::chat_completions, http::route::tokenize, http::route::detokenize};
+  constexpr http::route bodies[] = {http::route::completions, http::route::chat_completions, http::route::tokenize,
+                                    http::route::detokenize};
   if (data[0] < 128) {
     parse_body(bodies[data[0] % 4], rest);
   } else {

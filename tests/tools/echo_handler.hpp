@@ -148,7 +148,8 @@ class echo_handler : public request_handler {
       const auto words = words_of(text_of(request.prompts[p]));
       usage.prompt_tokens += static_cast<std::int64_t>(words.size());
       for (std::int32_t i = 0; i < request.n; ++i) {
-        choices.push_back({static_cast<std::int32_t>(p) * request.n + i, words.empty() ? std::vector<std::string>{"? "} : words, "", 0, false});
+        choices.push_back(
+            {static_cast<std::int32_t>(p) * request.n + i, words.empty() ? std::vector<std::string>{"? "} : words, "", 0, false});
       }
     }
     if (request.max_tokens != 0) {

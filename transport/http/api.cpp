@@ -85,10 +85,16 @@ std::optional<request_id> api::dispatch(call& request) {
   }
   switch (request.where.target) {
     case route::completions:
-    case route::chat_completions: return generate(request);
-    case route::tokenize: tokenize(request); break;
-    case route::detokenize: detokenize(request); break;
-    default: request.channel->answer(read_only(request.where));
+    case route::chat_completions:
+      return generate(request);
+    case route::tokenize:
+      tokenize(request);
+      break;
+    case route::detokenize:
+      detokenize(request);
+      break;
+    default:
+      request.channel->answer(read_only(request.where));
   }
   return std::nullopt;
 }
@@ -139,7 +145,9 @@ void api::detokenize(call& request) {
 reply api::read_only(const route_match& where) const {
   reply out;
   switch (where.target) {
-    case route::models: out.body = models_body(handler_.model()); break;
+    case route::models:
+      out.body = models_body(handler_.model());
+      break;
     case route::model: {
       const auto& names = handler_.model().names;
       if (std::find(names.begin(), names.end(), where.argument) == names.end()) {
@@ -153,9 +161,12 @@ reply api::read_only(const route_match& where) const {
       append_quoted(out.body, options_.version);
       out.body += '}';
       break;
-    case route::livez: return health(false);
-    case route::metrics: return metrics();
-    default: return health(true);
+    case route::livez:
+      return health(false);
+    case route::metrics:
+      return metrics();
+    default:
+      return health(true);
   }
   return out;
 }

@@ -11,7 +11,7 @@
 namespace troupe::http {
 
 struct head_fields {
-  bool http_1_0 = false;   // of the request; the reply's own version is always 1.1, but not its framing
+  bool http_1_0 = false; // of the request; the reply's own version is always 1.1, but not its framing
   bool close = false;
   std::string_view request_id;
 };

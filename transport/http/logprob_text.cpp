@@ -12,7 +12,8 @@ void comma(std::string& out) {
   if (!out.empty()) out += ',';
 }
 
-// {"text": logprob, ..}: the best ones, and the chosen one where it is not among them. Texts that look the same appear once: the better stays.
+// {"text": logprob, ..}: the best ones, and the chosen one where it is not among them. Texts that look the same appear once: the better
+// stays.
 void append_best(std::string& out, const position_logprobs& position) {
   std::vector<std::string> seen;
   auto add = [&](const token_logprob& item) {

@@ -11,7 +11,8 @@
 
 namespace troupe::http {
 
-// Positions are appended as JSON text when they arrive. Completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; chat: {"content":
+// Positions are appended as JSON text when they arrive. Completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; chat:
+// {"content":
 // [{"token", "logprob", "bytes", "top_logprobs"}]}. A token that is not UTF-8 by itself shows U+FFFD in its text.
 class logprob_text {
  public:

@@ -10,28 +10,45 @@ namespace {
 
 std::string_view type_of(int status) {
   switch (status) {
-    case 401: return "authentication_error";
-    case 404: return "not_found_error";
-    case 429: return "rate_limit_error";
-    case 500: return "server_error";
-    case 503: return "service_unavailable_error";
-    case 504: return "timeout_error";
-    default: return "invalid_request_error";
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 500:
+      return "server_error";
+    case 503:
+      return "service_unavailable_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return "invalid_request_error";
   }
 }
 
 std::string_view code_of(const error& failure, int status) {
   switch (status) {
-    case 401: return "invalid_api_key";
-    case 404: return failure.param == "model" ? "model_not_found" : "not_found";
-    case 405: return "method_not_allowed";
-    case 408: return "request_timeout";
-    case 413: return "request_too_large";
-    case 415: return "unsupported_media_type";
-    case 429: return "overloaded";
-    case 431: return "header_too_large";
-    case 503: return "unavailable";
-    default: return "";
+    case 401:
+      return "invalid_api_key";
+    case 404:
+      return failure.param == "model" ? "model_not_found" : "not_found";
+    case 405:
+      return "method_not_allowed";
+    case 408:
+      return "request_timeout";
+    case 413:
+      return "request_too_large";
+    case 415:
+      return "unsupported_media_type";
+    case 429:
+      return "overloaded";
+    case 431:
+      return "header_too_large";
+    case 503:
+      return "unavailable";
+    default:
+      return "";
   }
 }
 
@@ -59,13 +76,20 @@ void append_model(std::string& out, const served_model& model, std::string_view 
 
 int status_of(error_kind kind) {
   switch (kind) {
-    case error_kind::invalid_request: return 400;
-    case error_kind::not_found: return 404;
-    case error_kind::overloaded: return 429;
-    case error_kind::unavailable: return 503;
-    case error_kind::timed_out: return 504;
-    case error_kind::cancelled: return 503; // nobody reads it when it was the client who went away
-    case error_kind::internal: break;
+    case error_kind::invalid_request:
+      return 400;
+    case error_kind::not_found:
+      return 404;
+    case error_kind::overloaded:
+      return 429;
+    case error_kind::unavailable:
+      return 503;
+    case error_kind::timed_out:
+      return 504;
+    case error_kind::cancelled:
+      return 503; // nobody reads it when it was the client who went away
+    case error_kind::internal:
+      break;
   }
   return 500;
 }

@@ -1,5 +1,6 @@
 #include "transport/http/reply_channel.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "transport/http/openai_response.hpp"
@@ -67,7 +68,9 @@ void reply_channel::append(std::string_view events) {
 }
 
 void reply_channel::wake() {
-  if (wake_ && !std::exchange(woken_, true)) wake_();
+  if (!wake_ || woken_) return;
+  wake_();
+  woken_ = true; // not before: a wake that threw must be tried again
 }
 
 void reply_channel::attach(std::function<void()> wake) {

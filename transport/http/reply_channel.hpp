@@ -16,8 +16,8 @@ struct reply {
   int status = 200;
   std::string_view content_type = "application/json";
   std::string body;
-  std::string header_lines;   // further ones, each ended by CRLF; made of server text and numbers only
-  bool close = false;         // the connection ends with this reply
+  std::string header_lines; // further ones, each ended by CRLF; made of server text and numbers only
+  bool close = false;       // the connection ends with this reply
 };
 
 reply error_reply(const error& failure, int status);
@@ -40,10 +40,10 @@ class reply_channel {
   // --- the connection ---
   struct output {
     std::optional<reply> whole;
-    std::string events;    // new since the last take()
+    std::string events; // new since the last take()
     bool streaming = false;
-    bool ended = false;    // nothing follows `events`
-    bool failed = false;   // ended by fail()
+    bool ended = false;  // nothing follows `events`
+    bool failed = false; // ended by fail()
     bool overflowed = false;
   };
   // `wake` is called under the channel's lock when there is something to take; it must only post.

@@ -16,7 +16,7 @@ class request_reader {
     need_more,    // feed again, with the unconsumed bytes first
     header_ready, // reported once; go on feeding for the body
     complete,
-    failed,       // see failure_status() and failure_text(); nothing more can be read from this connection
+    failed, // see failure_status() and failure_text(); nothing more can be read from this connection
   };
   struct step {
     progress state;

@@ -8,7 +8,18 @@
 namespace troupe::http {
 
 enum class route : std::uint8_t {
-  models, model, completions, chat_completions, tokenize, detokenize, version, livez, readyz, health, metrics, unknown,
+  models,
+  model,
+  completions,
+  chat_completions,
+  tokenize,
+  detokenize,
+  version,
+  livez,
+  readyz,
+  health,
+  metrics,
+  unknown,
 };
 
 struct route_match {
@@ -16,7 +27,7 @@ struct route_match {
   std::string_view name = "other"; // from a closed set, fit to be a metric's label: "/v1/models/{id}", never client text
   std::string_view allow;          // methods for the Allow header; empty for an unknown route
   bool method_allowed = false;
-  std::string argument;            // {id}, percent-decoded
+  std::string argument; // {id}, percent-decoded
 };
 
 // `target` is a request target in origin or absolute form; its query is ignored.

@@ -11,7 +11,7 @@ namespace troupe::http {
 
 namespace {
 
-constexpr std::size_t kStopBytes = 1024;   // of one stop string: so much text may be held back while it could still match
+constexpr std::size_t kStopBytes = 1024; // of one stop string: so much text may be held back while it could still match
 constexpr std::size_t kStopTokens = 1024;
 
 void read_float(field_reader& fields, std::string_view name, double low, double high, float& out) {
@@ -38,7 +38,8 @@ void read_logit_bias(field_reader& fields, const served_model& model, const serv
   for (const auto& [key, bias] : entries) {
     const auto id = id_of_key(key);
     if (!id) return fields.fail("logit_bias", "has a key that is not a token id");
-    if (*id < 0 || *id >= model.vocab_size) return fields.fail("logit_bias", "is outside the vocabulary: " + outside_vocabulary(*id, model));
+    if (*id < 0 || *id >= model.vocab_size)
+      return fields.fail("logit_bias", "is outside the vocabulary: " + outside_vocabulary(*id, model));
     if (!bias.is_number() || !(bias.as_double() >= -100) || !(bias.as_double() <= 100)) {
       return fields.fail("logit_bias", "must be a number from -100 to 100 for token id " + std::to_string(*id));
     }

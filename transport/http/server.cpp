@@ -27,10 +27,10 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::size_t kRefusing = 64;                 // connections over the limit that are answered 503; more are closed at once
+constexpr std::size_t kRefusing = 64;                  // connections over the limit that are answered 503; more are closed at once
 constexpr std::chrono::milliseconds kAcceptPause{100}; // when accepting fails, as without free descriptors
-constexpr std::chrono::seconds kFarewell{2};          // stop(): for last events to reach the clients
-constexpr std::chrono::seconds kClosing{2};           // stop(): for what is left to close
+constexpr std::chrono::seconds kFarewell{2};           // stop(): for last events to reach the clients
+constexpr std::chrono::seconds kClosing{2};            // stop(): for what is left to close
 
 tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, std::uint16_t port) {
   error_code ec;

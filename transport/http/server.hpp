@@ -18,11 +18,11 @@ struct server_limits {
   std::size_t body_bytes = 8U << 20;
   std::size_t json_depth = 64;
   std::size_t connections = 1024;
-  std::size_t unsent_bytes = 1U << 20;            // per stream: beyond it a slow reader is dropped
-  std::chrono::seconds header_timeout{10};        // whole header, and idle keep-alive
+  std::size_t unsent_bytes = 1U << 20;     // per stream: beyond it a slow reader is dropped
+  std::chrono::seconds header_timeout{10}; // whole header, and idle keep-alive
   std::chrono::seconds body_timeout{60};
-  std::chrono::seconds write_timeout{30};         // no progress of a write
-  std::int32_t choices = 128;                     // n * prompts
+  std::chrono::seconds write_timeout{30}; // no progress of a write
+  std::int32_t choices = 128;             // n * prompts
   std::int32_t stop_strings = 16;
   std::int32_t logit_biases = 1024;
   std::int32_t top_logprobs = 20;
@@ -30,16 +30,16 @@ struct server_limits {
 
 struct server_options {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;                      // 0: any free one
+  std::uint16_t port = 8000; // 0: any free one
   int threads = 2;
-  std::vector<std::string> api_keys;              // empty: open to all
+  std::vector<std::string> api_keys; // empty: open to all
   std::string version;
   server_limits limits;
 };
 
 // What the server reports to telemetry; every member may be empty.
 struct server_hooks {
-  std::function<std::string()> metrics_text;                      // /metrics
+  std::function<std::string()> metrics_text; // /metrics
   std::function<void(std::string_view route, int status)> request_done;
   std::function<void()> slow_reader_dropped;
 };

@@ -8,11 +8,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
+#include "transport/http/exchange.hpp"
 #include "transport/http/http_head.hpp"
-#include "transport/http/request_reader.hpp"
 
 namespace troupe::http {
 
@@ -26,9 +25,9 @@ using clock = std::chrono::steady_clock;
 constexpr clock::time_point kNever = clock::time_point::max();
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::size_t kLingerBytes = 32U << 20;
-constexpr std::size_t kRead = 16U << 10;        // bytes asked of the socket at once
-constexpr int kSendBuffer = 256 << 10;         // bounds what the kernel holds for a client that does not read
-constexpr int kClientGone = 499;               // for the hooks only: no such status is ever sent
+constexpr std::size_t kRead = 16U << 10; // bytes asked of the socket at once
+constexpr int kSendBuffer = 256 << 10;   // bounds what the kernel holds for a client that does not read
+constexpr int kClientGone = 499;         // for the hooks only: no such status is ever sent
 
 // Everything below runs on the connection's strand, except the three functions of `session`.
 class http_session final : public session, public std::enable_shared_from_this<http_session> {
@@ -48,23 +47,6 @@ class http_session final : public session, public std::enable_shared_from_this<h
 
  private:
   enum class phase { idle, header, body, answering, lingering, closed };
-
-  // What is known of the request under way.
-  struct exchange {
-    route_match where;
-    std::string text_id;    // for bodies
-    std::string request_id; // for the x-request-id field: the client's own where that is fit
-    std::shared_ptr<reply_channel> channel;
-    std::optional<troupe::request_id> cancel_id;
-    bool keep_alive = false;
-    bool http_1_0 = false;
-    bool head_only = false;
-    bool counted = false;    // in context_.active
-    bool answer_begun = false;
-    bool answer_written = false; // all of it was handed to the write loop
-    int status = 0;
-    std::size_t events_in_flight = 0;
-  };
 
   // A completion handler that keeps the session alive and lets nothing escape into the io thread.
   template <class... Args>
@@ -94,9 +76,6 @@ class http_session final : public session, public std::enable_shared_from_this<h
   void write(std::string bytes);
   void write_next();
   void on_written(error_code ec, std::size_t bytes);
-  void write_whole(const reply& whole);
-  void write_stream(const reply_channel::output& out);
-  head_fields fields() const;
 
   void end_exchange();
   void report(int status);
@@ -153,6 +132,7 @@ void http_session::begin() {
 void http_session::begin_request() {
   reader_.reset();
   exchange_ = exchange();
+  output_ = {}; // a large answer's memory is not kept for an idle connection
   phase_ = phase::idle;
   set_read_deadline(context_.limits.header_timeout);
   advance();
@@ -202,21 +182,19 @@ void http_session::advance() {
       case request_reader::progress::need_more:
         if (input_ended_) return close();
         return read_more();
-      case request_reader::progress::failed: return refuse_broken_request();
+      case request_reader::progress::failed:
+        return refuse_broken_request();
       case request_reader::progress::header_ready:
         if (!on_header()) return;
         break;
-      case request_reader::progress::complete: return on_request();
+      case request_reader::progress::complete:
+        return on_request();
     }
   }
 }
 
 void http_session::open_exchange() {
-  std::array<char, 40> id;
-  const auto number = ++context_.last_id;
-  std::snprintf(id.data(), id.size(), "%016llx%08llx", static_cast<unsigned long long>(context_.id_prefix),
-                static_cast<unsigned long long>(number));
-  exchange_.text_id = id.data();
+  exchange_.text_id = make_text_id(context_.id_prefix, ++context_.last_id);
   exchange_.request_id = exchange_.text_id;
   exchange_.channel = std::make_shared<reply_channel>(context_.limits.unsent_bytes);
   exchange_.channel->attach([weak = weak_from_this(), executor = socket_.get_executor()] {
@@ -233,20 +211,9 @@ bool http_session::on_header() {
   phase_ = phase::body;
   set_read_deadline(context_.limits.body_timeout);
   open_exchange();
-  request_head head;
-  head.method = reader_.method();
-  head.target = reader_.target();
-  head.authorization = reader_.header("Authorization");
-  head.content_type = reader_.header("Content-Type");
-  head.content_encoding = reader_.header("Content-Encoding");
-  head.expect = reader_.header("Expect");
-  head.lacks_host = !reader_.is_http_1_0() && reader_.header_count("Host") != 1;
-  exchange_.where = find_route(head.method, head.target);
-  exchange_.keep_alive = reader_.keep_alive();
-  exchange_.http_1_0 = reader_.is_http_1_0();
-  exchange_.head_only = head.method == "HEAD";
-  if (const auto own = reader_.header("x-request-id"); is_echoable_id(own)) exchange_.request_id = own;
-  auto refusal = refuse_ ? error_reply({error_kind::unavailable, "too many connections", "", 1}) : context_.routes.refuse(head, exchange_.where);
+  const request_head head = read_head(reader_, exchange_);
+  auto refusal =
+      refuse_ ? error_reply({error_kind::unavailable, "too many connections", "", 1}) : context_.routes.refuse(head, exchange_.where);
   if (refusal) {
     // The connection can go on only when the body need not be waited for.
     const auto step = reader_.feed(input_);
@@ -287,44 +254,24 @@ void http_session::refuse_broken_request() {
 
 // --- writing ---
 
-head_fields http_session::fields() const { return {exchange_.http_1_0, !exchange_.keep_alive, exchange_.request_id}; }
-
 // Takes what the channel holds, once the bytes before it are written.
 void http_session::pump() {
   if (writing_ || phase_ != phase::answering) return;
   if (exchange_.answer_written) return end_exchange();
   auto out = exchange_.channel->take();
   if (out.overflowed) return drop_slow_reader();
-  if (out.whole) {
-    write_whole(*out.whole);
-  } else if (out.streaming) {
-    write_stream(out);
-  }
-}
-
-void http_session::write_whole(const reply& whole) {
-  if (whole.close || stopping_ || context_.routes.is_draining()) exchange_.keep_alive = false;
-  exchange_.status = whole.status;
-  exchange_.answer_begun = exchange_.answer_written = true;
-  std::string bytes = whole_head(whole, fields());
-  if (!exchange_.head_only) bytes += whole.body;
-  write(std::move(bytes));
-}
-
-void http_session::write_stream(const reply_channel::output& out) {
   std::string bytes;
-  if (!std::exchange(exchange_.answer_begun, true)) {
-    if (stopping_ || exchange_.http_1_0 || context_.routes.is_draining()) exchange_.keep_alive = false;
-    exchange_.status = 200;
-    bytes = stream_head(fields());
+  const bool last = stopping_ || context_.routes.is_draining();
+  if (out.whole) {
+    bytes = whole_bytes(exchange_, *out.whole, last);
+  } else if (out.streaming) {
+    bytes = stream_bytes(exchange_, out, last);
   }
-  if (!out.events.empty()) bytes += exchange_.http_1_0 ? out.events : chunk_of(out.events);
-  if (out.ended && !exchange_.http_1_0) bytes += last_chunk;
-  if (out.failed) exchange_.keep_alive = false;
-  exchange_.answer_written = out.ended;
-  exchange_.events_in_flight = out.events.size();
-  if (!bytes.empty()) return write(std::move(bytes));
-  if (out.ended) end_exchange();
+  if (!bytes.empty()) {
+    write(std::move(bytes));
+  } else if (exchange_.answer_written) {
+    end_exchange();
+  }
 }
 
 void http_session::write(std::string bytes) {

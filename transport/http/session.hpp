@@ -21,9 +21,9 @@ struct session_context {
   boost::asio::io_context& io;
   api& routes;
   const server_limits& limits;
-  std::uint64_t id_prefix;              // random; makes text ids differ between processes
+  std::uint64_t id_prefix; // random; makes text ids differ between processes
   std::atomic<std::uint64_t> last_id{0};
-  std::atomic<std::size_t> active{0};   // requests for work whose answer is not yet written
+  std::atomic<std::size_t> active{0}; // requests for work whose answer is not yet written
 };
 
 class session {
@@ -39,6 +39,7 @@ class session {
 
 // Takes over the connected, non-blocking socket `native_socket`; `on_closed` is called once, when the socket was closed. A session made
 // to `refuse` answers its first request with 503.
-std::shared_ptr<session> make_session(session_context& context, int native_socket, bool is_v6, bool refuse, std::function<void()> on_closed);
+std::shared_ptr<session> make_session(session_context& context, int native_socket, bool is_v6, bool refuse,
+                                      std::function<void()> on_closed);
 
 } // namespace troupe::http

@@ -29,16 +29,21 @@ outcome read_one(const std::string& message) { return read("{\"messages\":[" + m
 TEST(chat_messages, content_is_a_string_however_it_was_sent) {
   EXPECT_EQ(read_one(R"({"role":"user","content":"a"})").messages, R"([{"role":"user","content":"a"}])");
   EXPECT_EQ(read_one(R"({"role":"user","content":[{"type":"text","text":"a"}]})").messages, R"([{"role":"user","content":"a"}])");
-  EXPECT_EQ(read_one(R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]})").messages, R"([{"role":"user","content":"a\nb"}])");
+  EXPECT_EQ(read_one(R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]})").messages,
+            R"([{"role":"user","content":"a\nb"}])");
   for (const char* empty : {R"({"role":"user","content":[]})", R"({"role":"user","content":null})", R"({"role":"user"})"}) {
     EXPECT_EQ(read_one(empty).messages, R"([{"role":"user","content":""}])") << "the turn is kept, and empty";
   }
 }
 
 TEST(chat_messages, parts_that_are_no_text_are_named) {
-  EXPECT_EQ(read(R"({"messages":[{"role":"user"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]})").param,
-            "messages[1].content[1]");
-  for (const char* part : {"\"a\"", "null", "{}", R"({"type":"text"})", R"({"type":"text","text":null})", R"({"text":"a"})", R"({"type":"input_audio","text":"a"})"}) {
+  EXPECT_EQ(
+      read(
+          R"({"messages":[{"role":"user"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]})")
+          .param,
+      "messages[1].content[1]");
+  for (const char* part : {"\"a\"", "null", "{}", R"({"type":"text"})", R"({"type":"text","text":null})", R"({"text":"a"})",
+                           R"({"type":"input_audio","text":"a"})"}) {
     EXPECT_EQ(read_one(R"({"role":"user","content":[)" + std::string(part) + "]}").param, "messages[0].content[0]") << part;
   }
   EXPECT_EQ(read_one(R"({"role":"user","content":7})").param, "messages[0].content");
@@ -65,10 +70,11 @@ TEST(chat_messages, a_tool_call_loop_survives) {
       {"role":"assistant","content":null,"refusal":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"add","arguments":"{\"a\": 2}"}}]},
       {"role":"tool","tool_call_id":"c1","name":"add","content":[{"type":"text","text":"4"}]}]})");
   EXPECT_EQ(got.param, "");
-  EXPECT_EQ(got.messages,
-            R"([{"role":"user","content":"2+2?"},)"
-            R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function","function":{"name":"add","arguments":{"a":2}}}]},)"
-            R"({"role":"tool","content":"4","name":"add","tool_call_id":"c1"}])");
+  EXPECT_EQ(
+      got.messages,
+      R"([{"role":"user","content":"2+2?"},)"
+      R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function","function":{"name":"add","arguments":{"a":2}}}]},)"
+      R"({"role":"tool","content":"4","name":"add","tool_call_id":"c1"}])");
 }
 
 TEST(chat_messages, arguments_of_calls_are_objects_or_refused) {

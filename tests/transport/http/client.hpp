@@ -136,7 +136,8 @@ class client {
   }
   static std::string request_text(const std::string& method, const std::string& target, const std::string& body,
                                   const std::string& lines = "Content-Type: application/json\r\n") {
-    return method + ' ' + target + " HTTP/1.1\r\nHost: here\r\n" + lines + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    return method + ' ' + target + " HTTP/1.1\r\nHost: here\r\n" + lines + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+           body;
   }
 
  private:

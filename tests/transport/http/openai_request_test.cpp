@@ -28,7 +28,8 @@ api_request completion(const std::string& members) {
 }
 
 api_request chat(const std::string& members) {
-  const auto parsed = parse_chat(R"({"messages":[{"role":"user","content":"hi"}])" + (members.empty() ? "" : "," + members) + "}", model_of(), kLimits);
+  const auto parsed =
+      parse_chat(R"({"messages":[{"role":"user","content":"hi"}])" + (members.empty() ? "" : "," + members) + "}", model_of(), kLimits);
   if (!parsed) ADD_FAILURE() << members << ": " << parsed.failure().message;
   return parsed ? *parsed : api_request();
 }
@@ -115,17 +116,40 @@ TEST(openai_request, every_field_arrives) {
 }
 
 TEST(openai_request, null_members_count_as_absent) {
-  const auto g = completion(R"("prompt":"a","model":null,"max_tokens":null,"temperature":null,"stop":null,"logit_bias":null,"seed":null,"n":null,"best_of":null,
+  const auto g = completion(
+      R"("prompt":"a","model":null,"max_tokens":null,"temperature":null,"stop":null,"logit_bias":null,"seed":null,"n":null,"best_of":null,
       "logprobs":null,"stream":null,"stream_options":null,"suffix":null,"response_format":null,"echo":null,"stop_token_ids":null)");
   EXPECT_EQ(g.generation.max_tokens, 16);
   EXPECT_EQ(g.generation.sampling, sampling_params());
 }
 
 TEST(openai_request, wrongly_typed_members_are_named) {
-  for (const char* name : {"model", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-                           "presence_penalty", "frequency_penalty", "seed", "n", "best_of", "stop", "stop_token_ids", "min_tokens",
-                           "ignore_eos", "logit_bias", "logprobs", "echo", "stream", "stream_options", "include_stop_str_in_output",
-                           "add_special_tokens", "suffix", "response_format"}) {
+  for (const char* name : {"model",
+                           "max_tokens",
+                           "max_completion_tokens",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "seed",
+                           "n",
+                           "best_of",
+                           "stop",
+                           "stop_token_ids",
+                           "min_tokens",
+                           "ignore_eos",
+                           "logit_bias",
+                           "logprobs",
+                           "echo",
+                           "stream",
+                           "stream_options",
+                           "include_stop_str_in_output",
+                           "add_special_tokens",
+                           "suffix",
+                           "response_format"}) {
     for (const char* wrong : {"{\"a\":1}", "[[]]", "\"text\""}) {
       const std::string member = '"' + std::string(name) + "\":" + wrong;
       const bool fits = (std::string(name) == "stop" && wrong[0] == '"') || (std::string(name) == "stream_options" && wrong[0] == '{') ||
@@ -141,16 +165,36 @@ TEST(openai_request, wrongly_typed_members_are_named) {
 }
 
 TEST(openai_request, ranges_are_inclusive_and_what_lies_outside_is_named) {
-  for (const char* fine : {"\"temperature\":0", "\"temperature\":100", "\"temperature\":1e-4", "\"top_p\":0", "\"top_p\":1", "\"top_p\":1e-4", "\"top_k\":-1",
-                           "\"top_k\":0", "\"top_k\":9999999", "\"min_p\":0", "\"min_p\":1", "\"presence_penalty\":-2", "\"frequency_penalty\":2",
-                           "\"repetition_penalty\":0.01", "\"max_tokens\":1", "\"max_tokens\":16.0", "\"logprobs\":20", "\"n\":128", "\"seed\":-9223372036854775808"}) {
+  for (const char* fine : {"\"temperature\":0", "\"temperature\":100", "\"temperature\":1e-4", "\"top_p\":0", "\"top_p\":1",
+                           "\"top_p\":1e-4", "\"top_k\":-1", "\"top_k\":0", "\"top_k\":9999999", "\"min_p\":0", "\"min_p\":1",
+                           "\"presence_penalty\":-2", "\"frequency_penalty\":2", "\"repetition_penalty\":0.01", "\"max_tokens\":1",
+                           "\"max_tokens\":16.0", "\"logprobs\":20", "\"n\":128", "\"seed\":-9223372036854775808"}) {
     completion("\"prompt\":\"a\"," + std::string(fine));
   }
-  const std::vector<std::pair<std::string, std::string>> bad = {
-      {"temperature", "-0.1"}, {"temperature", "100.1"}, {"top_p", "-1"}, {"top_p", "1.01"}, {"top_k", "-2"}, {"top_k", "2147483648"},
-      {"min_p", "-0.1"}, {"min_p", "1.1"}, {"presence_penalty", "2.1"}, {"frequency_penalty", "-2.1"}, {"repetition_penalty", "0"},
-      {"repetition_penalty", "-1"}, {"repetition_penalty", "101"}, {"max_tokens", "0"}, {"max_tokens", "-1"}, {"max_tokens", "2147483648"},
-      {"max_tokens", "1e30"}, {"logprobs", "-1"}, {"logprobs", "21"}, {"n", "0"}, {"n", "129"}, {"seed", "1e19"}, {"min_tokens", "-1"}, {"best_of", "2"}};
+  const std::vector<std::pair<std::string, std::string>> bad = {{"temperature", "-0.1"},
+                                                                {"temperature", "100.1"},
+                                                                {"top_p", "-1"},
+                                                                {"top_p", "1.01"},
+                                                                {"top_k", "-2"},
+                                                                {"top_k", "2147483648"},
+                                                                {"min_p", "-0.1"},
+                                                                {"min_p", "1.1"},
+                                                                {"presence_penalty", "2.1"},
+                                                                {"frequency_penalty", "-2.1"},
+                                                                {"repetition_penalty", "0"},
+                                                                {"repetition_penalty", "-1"},
+                                                                {"repetition_penalty", "101"},
+                                                                {"max_tokens", "0"},
+                                                                {"max_tokens", "-1"},
+                                                                {"max_tokens", "2147483648"},
+                                                                {"max_tokens", "1e30"},
+                                                                {"logprobs", "-1"},
+                                                                {"logprobs", "21"},
+                                                                {"n", "0"},
+                                                                {"n", "129"},
+                                                                {"seed", "1e19"},
+                                                                {"min_tokens", "-1"},
+                                                                {"best_of", "2"}};
   for (const auto& [name, number] : bad) refused_completion('"' + name + "\":" + number, name);
   for (const char* raw : {"NaN", "Infinity", "-Infinity", "1e999", "-1e999"}) {
     EXPECT_FALSE(parse_completion(R"({"prompt":"a","temperature":)" + std::string(raw) + "}", model_of(), kLimits)) << raw;
@@ -187,7 +231,8 @@ TEST(openai_request, the_four_forms_of_a_prompt) {
   const auto several = completion(R"("prompt":[[1],[2,3]])").generation;
   ASSERT_EQ(several.prompts.size(), 2U);
   EXPECT_EQ(std::get<token_prompt>(several.prompts[1]), (token_prompt{2, 3}));
-  for (const char* bad : {"[]", "[[]]", "[[1],[]]", "[\"a\",1]", "[1,\"a\"]", "[[1],\"a\"]", "[[\"a\"]]", "{}", "7", "null", "true", "[null]", "[1.5]"}) {
+  for (const char* bad :
+       {"[]", "[[]]", "[[1],[]]", "[\"a\",1]", "[1,\"a\"]", "[[1],\"a\"]", "[[\"a\"]]", "{}", "7", "null", "true", "[null]", "[1.5]"}) {
     refusal(parse_completion("{\"prompt\":" + std::string(bad) + "}", model_of(), kLimits), bad, "prompt");
   }
   refusal(parse_completion("{}", model_of(), kLimits), "no prompt", "prompt");
@@ -195,8 +240,10 @@ TEST(openai_request, the_four_forms_of_a_prompt) {
 
 TEST(openai_request, token_ids_outside_the_vocabulary_are_named) {
   for (const char* id : {"100", "-1", "2147483648", "-9223372036854775808"}) {
-    EXPECT_NE(refused_completion("\"stop_token_ids\":[1," + std::string(id) + "]", "stop_token_ids").find("token id " + std::string(id)), std::string::npos);
-    EXPECT_NE(refused_completion("\"logit_bias\":{\"" + std::string(id) + "\":1}", "logit_bias").find("token id " + std::string(id)), std::string::npos);
+    EXPECT_NE(refused_completion("\"stop_token_ids\":[1," + std::string(id) + "]", "stop_token_ids").find("token id " + std::string(id)),
+              std::string::npos);
+    EXPECT_NE(refused_completion("\"logit_bias\":{\"" + std::string(id) + "\":1}", "logit_bias").find("token id " + std::string(id)),
+              std::string::npos);
     const auto prompt = parse_completion("{\"prompt\":[1," + std::string(id) + "]}", model_of(), kLimits);
     EXPECT_NE(refusal(prompt, id, "prompt").find("token id " + std::string(id)), std::string::npos);
     const auto nested = parse_completion("{\"prompt\":[[1],[" + std::string(id) + "]]}", model_of(), kLimits);
@@ -205,7 +252,8 @@ TEST(openai_request, token_ids_outside_the_vocabulary_are_named) {
   for (const char* key : {"", "x", "1x", "01", "+1", " 1", "1.0", "99999999999999999999"}) {
     refused_completion("\"logit_bias\":{\"" + std::string(key) + "\":1}", "logit_bias");
   }
-  for (const char* bias : {"null", "\"1\"", "101", "-101", "true"}) refused_completion("\"logit_bias\":{\"1\":" + std::string(bias) + "}", "logit_bias");
+  for (const char* bias : {"null", "\"1\"", "101", "-101", "true"})
+    refused_completion("\"logit_bias\":{\"1\":" + std::string(bias) + "}", "logit_bias");
 }
 
 TEST(openai_request, counts_are_bounded) {
@@ -274,7 +322,8 @@ TEST(openai_request, tokenize_takes_text_or_messages) {
   ASSERT_TRUE(talk);
   EXPECT_FALSE(talk->input.add_special_tokens) << "the template writes its own";
   EXPECT_FALSE(std::get<chat_prompt>(talk->input.input).add_generation_prompt);
-  for (const char* bad : {"{}", R"({"prompt":1})", R"({"prompt":"a","messages":[{"role":"user"}]})", R"({"messages":[]})", R"({"prompt":"a","model":"no"})"}) {
+  for (const char* bad : {"{}", R"({"prompt":1})", R"({"prompt":"a","messages":[{"role":"user"}]})", R"({"messages":[]})",
+                          R"({"prompt":"a","model":"no"})"}) {
     EXPECT_FALSE(parse_tokenize(bad, model_of(), kLimits)) << bad;
   }
 }

@@ -33,7 +33,9 @@ output_chunk text(std::string piece, std::optional<finish_reason> finish = std::
   return out;
 }
 
-position_logprobs scored(std::string bytes, float p, std::vector<token_logprob> top = {}) { return {{1, p, std::move(bytes)}, std::move(top)}; }
+position_logprobs scored(std::string bytes, float p, std::vector<token_logprob> top = {}) {
+  return {{1, p, std::move(bytes)}, std::move(top)};
+}
 
 value parsed(const std::string& body) {
   auto out = json::parse(body);
@@ -88,15 +90,16 @@ TEST(openai_response, whole_chat) {
 TEST(openai_response, completion_logprobs_have_offsets_in_characters) {
   whole_answer answer(head(api_kind::completion, 1, true));
   auto chunk = text("\xc3\xa9!\xf0\x9f\x98\x80z", finish_reason::stop);
-  chunk.logprobs = {scored("\xc3\xa9!", -0.5F, {{1, -0.5F, "\xc3\xa9!"}, {2, -2, "b"}}), scored("\xf0\x9f", -1), scored("\x98\x80", -1.25F, {{9, -0.25F, "\xff"}}),
-                    scored("z", -3)};
+  chunk.logprobs = {scored("\xc3\xa9!", -0.5F, {{1, -0.5F, "\xc3\xa9!"}, {2, -2, "b"}}), scored("\xf0\x9f", -1),
+                    scored("\x98\x80", -1.25F, {{9, -0.25F, "\xff"}}), scored("z", -3)};
   answer.output(chunk);
   const auto body = parsed(answer.finish({}));
   const value& logprobs = *choice(body).find("logprobs");
   EXPECT_EQ(json::dump(*logprobs.find("tokens")), "[\"\xc3\xa9!\",\"\xef\xbf\xbd\",\"\xef\xbf\xbd\xef\xbf\xbd\",\"z\"]");
   EXPECT_EQ(json::dump(*logprobs.find("token_logprobs")), "[-0.5,-1,-1.25,-3]");
   EXPECT_EQ(json::dump(*logprobs.find("text_offset")), "[0,2,2,3]") << "the second half of a character points at the character";
-  EXPECT_EQ(json::dump(*logprobs.find("top_logprobs")), "[{\"\xc3\xa9!\":-0.5,\"b\":-2},{\"\xef\xbf\xbd\":-1},{\"\xef\xbf\xbd\":-0.25,\"\xef\xbf\xbd\xef\xbf\xbd\":-1.25},{\"z\":-3}]");
+  EXPECT_EQ(json::dump(*logprobs.find("top_logprobs")),
+            "[{\"\xc3\xa9!\":-0.5,\"b\":-2},{\"\xef\xbf\xbd\":-1},{\"\xef\xbf\xbd\":-0.25,\"\xef\xbf\xbd\xef\xbf\xbd\":-1.25},{\"z\":-3}]");
 }
 
 TEST(openai_response, chat_logprobs_give_bytes_where_text_cannot) {
@@ -106,8 +109,11 @@ TEST(openai_response, chat_logprobs_give_bytes_where_text_cannot) {
   answer.output(chunk);
   const auto body = parsed(answer.finish({}));
   const value& content = *choice(body).find("logprobs")->find("content");
-  EXPECT_EQ(json::dump(content), "[{\"token\":\"\xef\xbf\xbd\",\"logprob\":-0.5,\"bytes\":[226,130],\"top_logprobs\":[{\"token\":\"\xef\xbf\xbd\",\"logprob\":-0.5,\"bytes\":[226,130]},"
-                                 "{\"token\":\"a\",\"logprob\":-1.5,\"bytes\":[97]}]},{\"token\":\"\xef\xbf\xbd\",\"logprob\":-0.25,\"bytes\":[172],\"top_logprobs\":[]}]");
+  EXPECT_EQ(json::dump(content),
+            "[{\"token\":\"\xef\xbf\xbd\",\"logprob\":-0.5,\"bytes\":[226,130],\"top_logprobs\":[{\"token\":\"\xef\xbf\xbd\",\"logprob\":-"
+            "0.5,\"bytes\":[226,130]},"
+            "{\"token\":\"a\",\"logprob\":-1.5,\"bytes\":[97]}]},{\"token\":\"\xef\xbf\xbd\",\"logprob\":-0.25,\"bytes\":[172],\"top_"
+            "logprobs\":[]}]");
 }
 
 TEST(openai_response, no_probability_breaks_the_json) {
@@ -138,7 +144,8 @@ TEST(openai_response, echo_with_no_new_tokens_scores_the_prompt) {
   const auto body = parsed(answer.finish({2, 0, 0}));
   EXPECT_EQ(text_at(choice(body), "text"), "Hi you");
   EXPECT_EQ(text_at(choice(body), "finish_reason"), "length");
-  EXPECT_EQ(json::dump(*choice(body).find("logprobs")), R"({"tokens":["Hi"," you"],"token_logprobs":[null,-2],"top_logprobs":[null,{" you":-2}],"text_offset":[0,2]})");
+  EXPECT_EQ(json::dump(*choice(body).find("logprobs")),
+            R"({"tokens":["Hi"," you"],"token_logprobs":[null,-2],"top_logprobs":[null,{" you":-2}],"text_offset":[0,2]})");
   EXPECT_EQ(body.find("usage")->find("completion_tokens")->as_int(), 0);
   std::string stream;
   event_writer writer(with_limit);
@@ -179,13 +186,21 @@ TEST(openai_response, a_chat_stream_goes_role_text_finish_done) {
   writer.output(text("after the end"), stream);
   writer.finish({1, 3, 0}, stream);
   EXPECT_EQ(stream,
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":"
+            "data: "
+            "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":"
+            "0,\"delta\":"
             "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":"
+            "data: "
+            "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":"
+            "0,\"delta\":"
             "{\"content\":\"Hel\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":"
+            "data: "
+            "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":"
+            "0,\"delta\":"
             "{\"content\":\"lo\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":"
+            "data: "
+            "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny\",\"choices\":[{\"index\":"
+            "0,\"delta\":"
             "{},\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}]}\n\n"
             "data: [DONE]\n\n");
 }

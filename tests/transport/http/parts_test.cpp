@@ -15,7 +15,8 @@ TEST(router, finds_routes_in_every_form_of_target) {
   EXPECT_EQ(find_route("GET", "/v1/models?after=1").target, route::models);
   EXPECT_EQ(find_route("GET", "http://host:80/v1/models?x").target, route::models);
   EXPECT_EQ(find_route("POST", "/v1/chat/completions").target, route::chat_completions);
-  for (const char* other : {"", "/", "*", "host:80", "/v1", "/v1/models/", "/V1/models", "/v1/models2", "//v1/models", "http://host", "/v1/completions/"}) {
+  for (const char* other :
+       {"", "/", "*", "host:80", "/v1", "/v1/models/", "/V1/models", "/v1/models2", "//v1/models", "http://host", "/v1/completions/"}) {
     const auto found = find_route("GET", other);
     EXPECT_EQ(found.target, route::unknown) << other;
     EXPECT_EQ(found.name, "other");
@@ -45,7 +46,8 @@ TEST(auth, only_a_whole_key_opens) {
   EXPECT_TRUE(is_authorized("", {}));
   EXPECT_TRUE(is_authorized("Bearer abc", keys));
   EXPECT_TRUE(is_authorized("BEARER   a-much-longer-key", keys));
-  for (const char* bad : {"", "Bearer", "Bearer ", "Bearer    ", "abc", "Basic abc", "Bearer ab", "Bearer abcd", "Bearer abcabc", "Bearer abc ", "Bearer ABC", "Bearerabc"}) {
+  for (const char* bad : {"", "Bearer", "Bearer ", "Bearer    ", "abc", "Basic abc", "Bearer ab", "Bearer abcd", "Bearer abcabc",
+                          "Bearer abc ", "Bearer ABC", "Bearerabc"}) {
     EXPECT_FALSE(is_authorized(bad, keys)) << bad;
   }
   EXPECT_FALSE(is_authorized("Bearer ", {""})) << "an empty key opens nothing";
@@ -55,7 +57,8 @@ TEST(auth, only_a_whole_key_opens) {
 request_reader::progress feed_all(request_reader& reader, const std::string& text, std::size_t size, std::string* rest = nullptr) {
   std::string pending;
   auto state = request_reader::progress::need_more;
-  for (std::size_t at = 0; at < text.size() && state != request_reader::progress::complete && state != request_reader::progress::failed; at += size) {
+  for (std::size_t at = 0; at < text.size() && state != request_reader::progress::complete && state != request_reader::progress::failed;
+       at += size) {
     pending += text.substr(at, size);
     do {
       const auto step = reader.feed(pending);
@@ -68,7 +71,9 @@ request_reader::progress feed_all(request_reader& reader, const std::string& tex
 }
 
 TEST(request_reader, any_split_of_the_bytes_reads_the_same) {
-  const std::string text = "\r\nPOST /x?y HTTP/1.1\r\nHost: h\r\nX-Two: a\r\nX-Two: b\r\nTransfer-Encoding: chunked\r\n\r\n3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrail: er\r\n\r\nGET ";
+  const std::string text =
+      "\r\nPOST /x?y HTTP/1.1\r\nHost: h\r\nX-Two: a\r\nX-Two: b\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrail: er\r\n\r\nGET ";
   for (std::size_t size = 1; size <= text.size(); ++size) {
     request_reader reader{server_limits()};
     std::string rest;
@@ -114,7 +119,8 @@ TEST(request_reader, limits_hold_for_every_part) {
 TEST(http_head, only_harmless_ids_are_echoed) {
   EXPECT_TRUE(is_echoable_id("A-1_~!"));
   EXPECT_TRUE(is_echoable_id(std::string(128, 'x')));
-  for (const std::string& bad : {std::string(), std::string(129, 'x'), std::string("a b"), std::string("a\tb"), std::string("\xc3\xa9"), std::string("a\x7f")}) {
+  for (const std::string& bad :
+       {std::string(), std::string(129, 'x'), std::string("a b"), std::string("a\tb"), std::string("\xc3\xa9"), std::string("a\x7f")}) {
     EXPECT_FALSE(is_echoable_id(bad));
   }
 }

@@ -70,9 +70,8 @@ class scripted_handler : public request_handler {
   }
   bool wait_cancelled(request_id id) {
     std::unique_lock guard(lock_);
-    return changed_.wait_for(guard, std::chrono::seconds(10), [&] {
-      return std::find(cancelled_.begin(), cancelled_.end(), id) != cancelled_.end();
-    });
+    return changed_.wait_for(guard, std::chrono::seconds(10),
+                             [&] { return std::find(cancelled_.begin(), cancelled_.end(), id) != cancelled_.end(); });
   }
   std::size_t cancels() const {
     const std::lock_guard guard(lock_);

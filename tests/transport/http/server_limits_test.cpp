@@ -82,10 +82,11 @@ TEST_F(server_limits_test, connections_over_the_limit_are_answered_503) {
 TEST_F(server_limits_test, bad_json_is_400_and_echoes_no_client_bytes) {
   serve();
   auto c = connect();
-  for (const std::string& body : {std::string("{"), std::string("[]"), std::string("\"x\""), std::string(), std::string("{\"prompt\":\"\xc4\xe3\"}"),
-                                  std::string(R"({"prompt":"\ud800"})"), std::string(R"({"prompt":"a","temperature":NaN})"),
-                                  std::string(R"({"prompt":"a","temperature":1e999})"), std::string(R"({"prompt":"SECRET","stream":"true"})"),
-                                  std::string("{\"prompt\":\"a\"} SECRET"), std::string("{\"prompt\":\"a\",\"model\":{\"SECRET\":1}}")}) {
+  for (const std::string& body :
+       {std::string("{"), std::string("[]"), std::string("\"x\""), std::string(), std::string("{\"prompt\":\"\xc4\xe3\"}"),
+        std::string(R"({"prompt":"\ud800"})"), std::string(R"({"prompt":"a","temperature":NaN})"),
+        std::string(R"({"prompt":"a","temperature":1e999})"), std::string(R"({"prompt":"SECRET","stream":"true"})"),
+        std::string("{\"prompt\":\"a\"} SECRET"), std::string("{\"prompt\":\"a\",\"model\":{\"SECRET\":1}}")}) {
     const auto refused = c.post("/v1/completions", body);
     EXPECT_EQ(refused.status, 400) << body;
     EXPECT_EQ(refused.error("type"), "invalid_request_error");
@@ -145,7 +146,9 @@ TEST_F(server_limits_test, a_chunked_body_in_single_bytes) {
 TEST_F(server_limits_test, conflicting_lengths_are_400_and_end_the_connection) {
   serve();
   auto c = connect();
-  c.send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: h\r\n\r\n");
+  c.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /livez "
+      "HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(c.read_response().status, 400);
   EXPECT_TRUE(c.is_closed()) << "what may have been smuggled behind is not served";
   EXPECT_EQ(connect().get("/livez", "Host: twice\r\n").status, 400);

@@ -80,12 +80,11 @@ TEST_F(server_test, whole_completion_and_chat_with_request_ids) {
 }
 
 TEST_F(server_test, errors_of_the_serving_side_map_to_statuses) {
-  const std::map<std::string, std::pair<error, int>> cases = {
-      {"template", {invalid_request("messages", "roles must alternate"), 400}},
-      {"full", {{error_kind::overloaded, "the queue is full", "", 7}, 429}},
-      {"gone", {{error_kind::unavailable, "no device", "", std::nullopt}, 503}},
-      {"late", {{error_kind::timed_out, "too slow", "", std::nullopt}, 504}},
-      {"fault", {{error_kind::internal, "broken", "", std::nullopt}, 500}}};
+  const std::map<std::string, std::pair<error, int>> cases = {{"template", {invalid_request("messages", "roles must alternate"), 400}},
+                                                              {"full", {{error_kind::overloaded, "the queue is full", "", 7}, 429}},
+                                                              {"gone", {{error_kind::unavailable, "no device", "", std::nullopt}, 503}},
+                                                              {"late", {{error_kind::timed_out, "too slow", "", std::nullopt}, 504}},
+                                                              {"fault", {{error_kind::internal, "broken", "", std::nullopt}, 500}}};
   handler.on_submit = [&](const generation_request& request, token_sink& sink) {
     sink.on_error(cases.at(std::get<std::string>(request.prompts[0])).first);
   };
