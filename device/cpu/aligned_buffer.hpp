@@ -20,7 +20,7 @@ class aligned_buffer {
   // Throws std::bad_alloc, also when the size does not fit size_t.
   explicit aligned_buffer(std::size_t count) : size_(count) {
     if (count > static_cast<std::size_t>(-1) / sizeof(Element)) throw std::bad_array_new_length();
-    if (count > 0) data_.reset(static_cast<Element*>(::operator new(count * sizeof(Element), std::align_val_t{alignment})));
+    if (count > 0) data_.reset(static_cast<Element*>(::operator new (count * sizeof(Element), std::align_val_t{alignment})));
   }
 
   Element* data() noexcept { return data_.get(); }
@@ -30,7 +30,7 @@ class aligned_buffer {
 
  private:
   struct give_back {
-    void operator()(Element* memory) const noexcept { ::operator delete(memory, std::align_val_t{alignment}); }
+    void operator()(Element* memory) const noexcept { ::operator delete (memory, std::align_val_t{alignment}); }
   };
   std::unique_ptr<Element, give_back> data_;
   std::size_t size_ = 0;

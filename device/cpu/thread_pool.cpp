@@ -42,6 +42,20 @@ bool spin_until(Ready&& ready) {
   return false;
 }
 
+struct loop_shape {
+  std::int64_t count;
+  std::int64_t grain;
+  std::int64_t chunks;
+
+  std::int64_t grains() const { return (count - 1) / grain + 1; }
+  // Where chunk `index` begins; of chunk number `chunks`, where the loop ends.
+  std::int64_t start_of(std::int64_t index) const {
+    const std::int64_t each = grains() / chunks;
+    const std::int64_t larger = grains() % chunks; // the first chunks have one grain more
+    return std::min(count, (index * each + std::min(index, larger)) * grain);
+  }
+};
+
 } // namespace
 
 // A loop is cut into chunks that threads claim one by one, the last chunk first. `ticket` holds the loop's number (high half) and how many
@@ -52,7 +66,8 @@ bool spin_until(Ready&& ready) {
 struct thread_pool::impl {
   std::atomic<std::uint64_t> ticket{0};
   std::atomic<std::int64_t> count{0};
-  std::atomic<std::int64_t> chunk{1};
+  std::atomic<std::int64_t> grain{1};
+  std::atomic<std::int64_t> chunks{0}; // of nearly equal size, each a number of grains
   std::atomic<void*> context{nullptr};
   std::atomic<erased_body> body{nullptr};
 
@@ -65,15 +80,13 @@ struct thread_pool::impl {
   bool work_once() {
     std::uint64_t seen = ticket.load(std::memory_order_acquire);
     for (;;) {
-      const std::int64_t total = count.load(std::memory_order_relaxed);
-      const std::int64_t size = chunk.load(std::memory_order_relaxed);
+      const loop_shape shape{count.load(std::memory_order_relaxed), grain.load(std::memory_order_relaxed), chunks.load(std::memory_order_relaxed)};
       void* const job = context.load(std::memory_order_relaxed);
       const erased_body call = body.load(std::memory_order_relaxed);
       const auto unclaimed = static_cast<std::uint32_t>(seen);
       if (unclaimed == 0) return false;
       if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      const std::int64_t begin = (unclaimed - 1) * size;
-      call(job, begin, std::min(total, begin + size));
+      call(job, shape.start_of(unclaimed - 1), shape.start_of(unclaimed));
       if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished.notify_one();
       return true;
     }
@@ -117,14 +130,13 @@ void thread_pool::run_erased(std::int64_t count, std::int64_t grain, void* conte
     body(context, 0, count);
     return;
   }
-  const std::int64_t grains = (count - 1) / grain + 1;
-  const std::int64_t wanted = size() * chunks_per_thread;
-  const std::int64_t chunk = ((grains - 1) / wanted + 1) * grain;
-  const auto chunks = static_cast<std::uint32_t>((count - 1) / chunk + 1);
+  const std::int64_t grains = loop_shape{count, grain, 1}.grains();
+  const auto chunks = static_cast<std::uint32_t>(std::min(grains, size() * chunks_per_thread));
 
   impl& state = *impl_;
   state.count.store(count, std::memory_order_relaxed);
-  state.chunk.store(chunk, std::memory_order_relaxed);
+  state.grain.store(grain, std::memory_order_relaxed);
+  state.chunks.store(chunks, std::memory_order_relaxed);
   state.context.store(context, std::memory_order_relaxed);
   state.body.store(body, std::memory_order_relaxed);
   state.unfinished.store(chunks, std::memory_order_relaxed);

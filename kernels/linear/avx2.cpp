@@ -59,12 +59,12 @@ struct avx2 {
   static vi zero_int() { return _mm256_setzero_si256(); }
   template <int Log2>
   static vi scaled_int(const unsigned char* from) { return _mm256_slli_epi32(_mm256_set1_epi32(load_int(from)), Log2); }
-  static vi add_int(vi a, vi b) { return _mm256_add_epi32(a, b); }
   static vi max_int(vi a, vi b) { return _mm256_max_epi32(a, b); }
   static vi magnitude_bits(vf v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); }
   static vi round_to_int(vf v) { return _mm256_cvtps_epi32(v); }
-  static int horizontal_sum(vi v) {
-    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  static int sum_of_16(const vi* v) {
+    const vi eight = _mm256_add_epi32(v[0], v[1]);
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
   }

@@ -60,11 +60,10 @@ struct avx512 {
   static vi zero_int() { return _mm512_setzero_si512(); }
   template <int Log2>
   static vi scaled_int(const unsigned char* from) { return _mm512_slli_epi32(_mm512_set1_epi32(load_int(from)), Log2); }
-  static vi add_int(vi a, vi b) { return _mm512_add_epi32(a, b); }
   static vi max_int(vi a, vi b) { return _mm512_max_epi32(a, b); }
   static vi magnitude_bits(vf v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); }
   static vi round_to_int(vf v) { return _mm512_cvtps_epi32(v); }
-  static int horizontal_sum(vi v) { return _mm512_reduce_add_epi32(v); }
+  static int sum_of_16(const vi* v) { return _mm512_reduce_add_epi32(v[0]); }
   static int horizontal_max(vi v) { return _mm512_reduce_max_epi32(v); }
   static void store_as_bytes(unsigned char* to, vi v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(v)); }
   static float round_to_half(float v) { return _cvtsh_ss(_cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }

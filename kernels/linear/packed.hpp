@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,11 @@
 namespace troupe::cpu::detail {
 
 struct aligned_delete {
-  void operator()(unsigned char* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{64}); }
+  std::size_t alignment = 64;
+  void operator()(unsigned char* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{alignment}); }
 };
-using aligned_bytes = std::unique_ptr<unsigned char[], aligned_delete>; // 64-byte aligned, not initialised
+using aligned_bytes = std::unique_ptr<unsigned char[], aligned_delete>;
+// At least 64-byte aligned, not initialised; large ones on huge pages where the system has them.
 aligned_bytes allocate_aligned(std::size_t size);
 
 class packed_matrix {

@@ -57,7 +57,7 @@ unsigned char* scratch(std::size_t size) {
 }
 
 constexpr std::int64_t cache_budget = std::int64_t{1} << 20; // of activations, to stay in a core's second-level cache
-constexpr std::int64_t least_work = 1 << 17;                 // multiplications that are worth a claim of the pool's
+constexpr std::int64_t least_work = 1 << 15;                 // multiplications that are worth a thread's attention
 
 } // namespace
 
@@ -141,7 +141,7 @@ void packed_linear::apply(thread_pool& pool, const float* x, std::int64_t x_stri
         row += size;
       }
     };
-    pool.run(count, std::max(largest, least_work / 8 / columns_ / largest * largest), quantise);
+    pool.run(count, std::max(largest, least_work / 2 / columns_ / largest * largest), quantise);
     out += count * row_size;
   }
 

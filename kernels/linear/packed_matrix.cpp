@@ -1,5 +1,10 @@
+#include <algorithm>
 #include <cstring>
 #include <new>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "kernels/linear/blocks.hpp"
 #include "kernels/linear/packed.hpp"
@@ -62,7 +67,13 @@ void pack_plain(const std::byte* from, std::int64_t columns, int row, unsigned c
 } // namespace
 
 aligned_bytes allocate_aligned(std::size_t size) {
-  return aligned_bytes(static_cast<unsigned char*>(::operator new[](size, std::align_val_t{64})));
+  constexpr std::size_t huge_page = std::size_t{2} << 20;
+  const std::size_t alignment = size >= huge_page ? huge_page : 64;
+  aligned_bytes bytes(static_cast<unsigned char*>(::operator new[](size, std::align_val_t{alignment})), aligned_delete{alignment});
+#ifdef __linux__
+  if (size >= huge_page) madvise(bytes.get(), size / huge_page * huge_page, MADV_HUGEPAGE); // a hint: failure costs speed only
+#endif
+  return bytes;
 }
 
 packed_matrix::packed_matrix(const weight_view& view, std::span<const float> bias, thread_pool* pool)

@@ -1,148 +1,110 @@
-// The kernels in plain C++: 16 lanes as arrays, for the compiler to turn into whatever the target has.
-#include <algorithm>
+// The kernels without any instruction set in mind: 4 lanes as the compiler's own vectors of 16 bytes, which every target with SIMD registers has.
+#include <bit>
 #include <cstring>
 
 #include "kernels/half.hpp"
+
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wpsabi" // vectors are passed between functions of this file only
+#endif
+
 #include "kernels/linear/tile.hpp"
 
 namespace troupe::cpu::detail {
 namespace {
 
 struct portable {
-  static constexpr int width = 16;
+  static constexpr int width = 4;
   static constexpr int tile_rows = 4;
   static constexpr bool signed_bytes = true;
-  struct vf {
-    float lane[width];
-  };
-  struct vi {
-    std::int32_t lane[width];
-  };
-  struct vb {
-    std::uint8_t byte[4 * width];
-  };
+  typedef float vf __attribute__((vector_size(16)));
+  typedef std::int32_t vi __attribute__((vector_size(16)));
+  typedef std::uint32_t vu __attribute__((vector_size(16)));
+  typedef std::uint8_t vb __attribute__((vector_size(16)));
+  typedef std::int16_t v16 __attribute__((vector_size(16)));
+  typedef std::uint8_t four_bytes __attribute__((vector_size(4)));
+  typedef std::uint16_t four_u16 __attribute__((vector_size(8)));
 
-  template <class Out, class F>
-  static Out each(F&& f) {
-    Out out;
-    for (int i = 0; i < width; ++i) out.lane[i] = f(i);
+  template <class T>
+  static T load_as(const void* from) {
+    T out;
+    std::memcpy(&out, from, sizeof out);
     return out;
   }
 
   static vf zero() { return vf{}; }
-  static vf load(const float* from) {
-    vf out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
-  }
-  static void store(float* to, const vf& v) { std::memcpy(to, &v, sizeof v); }
-  static vf broadcast(const float* from) {
-    return each<vf>([x = *from](int) { return x; });
-  }
-  static vf add(const vf& a, const vf& b) {
-    return each<vf>([&](int i) { return a.lane[i] + b.lane[i]; });
-  }
-  static vf mul(const vf& a, const vf& b) {
-    return each<vf>([&](int i) { return a.lane[i] * b.lane[i]; });
-  }
-  static vf fma(const vf& a, const vf& b, const vf& c) { // two roundings: a fused one is slow where there is no instruction for it
-    return each<vf>([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
-  }
-  static vf negate(const vf& v) {
-    return each<vf>([&](int i) { return -v.lane[i]; });
-  }
-  static vf to_float(const vi& v) {
-    return each<vf>([&](int i) { return static_cast<float>(v.lane[i]); });
-  }
+  static vf load(const float* from) { return load_as<vf>(from); }
+  static void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
+  static vf broadcast(const float* from) { return vf{} + *from; }
+  static vf add(vf a, vf b) { return a + b; }
+  static vf mul(vf a, vf b) { return a * b; }
+  static vf fma(vf a, vf b, vf c) { return a * b + c; } // two roundings: a fused one is slow where there is no instruction for it
+  static vf negate(vf v) { return -v; }
+  static vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
-  static std::uint16_t u16(const unsigned char* from, int index) {
-    std::uint16_t value;
-    std::memcpy(&value, from + 2 * index, sizeof value);
-    return value;
-  }
+  // As half_to_float, lane by lane.
   static vf load_half(const unsigned char* from) {
-    return each<vf>([&](int i) { return half_to_float(u16(from, i)); });
+    const vu half = __builtin_convertvector(load_as<four_u16>(from), vu);
+    const vf finite = (vf)((half & 0x7fffU) << 13) * 0x1p112F;
+    const vu special = (vu)((half & 0x7c00U) == 0x7c00U) & 0x7f800000U;
+    return (vf)((vu)finite | special | (half & 0x8000U) << 16);
   }
-  static vf load_u8(const unsigned char* from) {
-    return each<vf>([&](int i) { return static_cast<float>(from[i]); });
-  }
+  static vf load_u8(const unsigned char* from) { return __builtin_convertvector(load_as<four_bytes>(from), vf); }
   static vf load_i8(const unsigned char* from) {
-    return each<vf>([&](int i) { return static_cast<float>(static_cast<std::int8_t>(from[i])); });
+    const vi bytes = __builtin_convertvector(load_as<four_bytes>(from), vi);
+    return to_float((bytes ^ 0x80) - 0x80);
   }
   template <dtype Type>
   static vf load_plain(const unsigned char* from) {
-    if constexpr (Type == dtype::f16) return load_half(from);
-    if constexpr (Type == dtype::bf16) return each<vf>([&](int i) { return bfloat16_to_float(u16(from, i)); });
-    vf out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
+    if constexpr (Type == dtype::f32) return load_as<vf>(from);
+    else if constexpr (Type == dtype::f16) return load_half(from);
+    else return (vf)(__builtin_convertvector(load_as<four_u16>(from), vu) << 16);
   }
 
-  static vb load_bytes(const unsigned char* from) {
-    vb out;
-    std::memcpy(&out, from, sizeof out);
-    return out;
-  }
-  static vb low_halves(vb v) {
-    for (std::uint8_t& byte : v.byte) byte &= 15U;
-    return v;
-  }
-  static vb high_halves(vb v) {
-    for (std::uint8_t& byte : v.byte) byte = static_cast<std::uint8_t>(byte >> 4);
-    return v;
-  }
+  static vb load_bytes(const unsigned char* from) { return load_as<vb>(from); }
+  static vb low_halves(vb v) { return v & 15; }
+  static vb high_halves(vb v) { return v >> 4; }
   template <int Shift, int Mask>
-  static vb add_high(vb low, const vb& high) {
-    for (int i = 0; i < 4 * width; ++i) {
-      const int moved = Shift >= 0 ? high.byte[i] << (Shift >= 0 ? Shift : 0) : high.byte[i] >> (Shift < 0 ? -Shift : 0);
-      low.byte[i] = static_cast<std::uint8_t>(low.byte[i] | (moved & Mask));
-    }
-    return low;
+  static vb add_high(vb low, vb high) {
+    constexpr auto mask = static_cast<std::uint8_t>(Mask);
+    if constexpr (Shift >= 0) return low | ((high << Shift) & mask);
+    else return low | ((high >> -Shift) & mask);
   }
 
   static vi zero_int() { return vi{}; }
   template <int Log2>
-  static vi scaled_int(const unsigned char* from) {
-    std::int32_t value;
-    std::memcpy(&value, from, sizeof value);
-    return each<vi>([value](int) { return value * (1 << Log2); });
+  static vi scaled_int(const unsigned char* from) { return vi{} + load_as<std::int32_t>(from) * (1 << Log2); }
+  static vi max_int(vi a, vi b) { return a > b ? a : b; }
+  static vi magnitude_bits(vf v) { return (vi)v & 0x7fffffff; }
+  static vi round_to_int(vf v) { return (vi)(v + 0x1.8p23F) - 0x4b400000; } // ties to even, for |v| < 2^22: the sum's low mantissa bits
+  static std::int32_t horizontal_max(vi v) {
+    std::int32_t most = v[0];
+    for (int i = 1; i < width; ++i) most = v[i] > most ? v[i] : most;
+    return most;
   }
-  static vi add_int(const vi& a, const vi& b) {
-    return each<vi>([&](int i) { return a.lane[i] + b.lane[i]; });
+  static std::int32_t sum_of_16(const vi* v) {
+    const vi four = (v[0] + v[1]) + (v[2] + v[3]);
+    return four[0] + four[1] + four[2] + four[3];
   }
-  static vi max_int(const vi& a, const vi& b) {
-    return each<vi>([&](int i) { return std::max(a.lane[i], b.lane[i]); });
-  }
-  static vi magnitude_bits(const vf& v) {
-    return each<vi>([&](int i) { return std::bit_cast<std::int32_t>(v.lane[i]) & 0x7fffffff; });
-  }
-  static vi round_to_int(const vf& v) { // ties to even, for |v| < 2^22: the sum's low mantissa bits are the integer
-    return each<vi>([&](int i) { return std::bit_cast<std::int32_t>(v.lane[i] + 0x1.8p23F) - 0x4b400000; });
-  }
-  static std::int32_t horizontal_sum(const vi& v) {
-    std::int32_t sum = 0;
-    for (const std::int32_t lane : v.lane) sum += lane;
-    return sum;
-  }
-  static std::int32_t horizontal_max(const vi& v) { return *std::max_element(v.lane, v.lane + width); }
-  static void store_as_bytes(unsigned char* to, const vi& v) {
-    for (int i = 0; i < width; ++i) to[i] = static_cast<unsigned char>(v.lane[i]);
+  static void store_as_bytes(unsigned char* to, vi v) {
+    const four_bytes bytes = __builtin_convertvector(v, four_bytes);
+    std::memcpy(to, &bytes, sizeof bytes);
   }
   static float round_to_half(float v) { return half_to_float(float_to_half(v)); }
 
+  // Even and odd bytes are multiplied in 16 bits, where two products of at most 128 * 127 still fit.
   template <int Bits>
   struct dot {
     vi sum;
-    void start(const vi& first) { sum = first; }
+    void start(vi first) { sum = first; }
     template <int K>
-    void add(const vb& weights, const unsigned char* activations) {
-      std::int8_t x[4];
-      std::memcpy(x, activations, sizeof x);
-      for (int i = 0; i < width; ++i) {
-        for (int j = 0; j < 4; ++j) sum.lane[i] += static_cast<std::int8_t>(weights.byte[4 * i + j]) * x[j];
-      }
+    void add(vb weights, const unsigned char* activations) {
+      const v16 x = (v16)(vi{} + load_as<std::int32_t>(activations));
+      const v16 w = (v16)weights;
+      const v16 products = ((w << 8) >> 8) * ((x << 8) >> 8) + (w >> 8) * (x >> 8);
+      sum += (((vi)products << 16) >> 16) + ((vi)products >> 16);
     }
-    const vi& finish() const { return sum; }
+    vi finish() const { return sum; }
   };
 };
 

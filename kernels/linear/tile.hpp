@@ -1,7 +1,7 @@
 // The kernels, written once over a vector type V: an instruction set's file defines V, includes this and calls make_kernel_set<V>.
 // All names have internal linkage (see layout.hpp for why). One output's additions have one order, whatever the tile's size.
 //
-// V has: width (floats, 8 or 16); types vf (floats), vi (int32), vb (bytes, 4 per lane) and the functions used below;
+// V has: width (floats, 4, 8 or 16); types vf (floats), vi (int32), vb (bytes, 4 per lane) and the functions used below;
 // dot<Bits>: integer sums of 4 products per lane: start(first), add<K>(quants, activations), finish();
 // signed_bytes: dot<8> takes signed quants (so zero is 0), else quants + 128.
 #pragma once
@@ -89,6 +89,14 @@ TROUPE_INLINE group_scales<V> load_scales(const unsigned char* panel, std::int64
 
 TROUPE_INLINE const float* as_floats(const unsigned char* from) { return reinterpret_cast<const float*>(from); }
 
+// The hardware's own prefetching stops at the end of each page. One row at a time reads weights as fast as they come.
+template <int Bytes>
+TROUPE_INLINE void prefetch(const unsigned char* from) {
+  constexpr int distance = 4096;
+#pragma GCC unroll 8
+  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(from + distance + i);
+}
+
 // Adds group columns [First * 4, (First + Count) * 4) of block `block` to every row's sum.
 template <class V, dtype Type, int R, int First, int Count>
 TROUPE_INLINE void add_group(const tile_job& job, std::int64_t block, int lane, typename V::vf* sums) {
@@ -98,6 +106,7 @@ TROUPE_INLINE void add_group(const tile_job& job, std::int64_t block, int lane, 
   const unsigned char* const group = job.weights + block * packed_quant_bytes(bits);
   const unsigned char* const tile = job.activations + block * (R * activation_bytes_per_row);
   const unsigned char* const minus_sums = tile + (Count == 8 ? R * 40 : R * 44 + First / 4 * R * 4);
+  if constexpr (R == 1) prefetch<packed_quant_bytes(bits) * V::width / quant_panel_rows>(group);
   typename V::template dot<bits> dots[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -148,6 +157,7 @@ void plain_tile(const tile_job& job) {
       for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = V::zero();
       for (std::int64_t c = first; c < end; ++c) {
         const unsigned char* const from = job.weights + (c * plain_panel_rows + lane) * element;
+        if constexpr (R == 1) prefetch<vectors * V::width * element>(from);
         const auto a = V::template load_plain<Type>(from);
         const auto b = V::template load_plain<Type>(from + V::width * element);
 #pragma GCC unroll 8
@@ -178,7 +188,7 @@ struct activation_scale {
 
 // From the bits of the largest magnitude; NaN and infinities are the largest of all.
 template <class V>
-activation_scale scale_for(std::int32_t largest_bits, bool per_256) {
+TROUPE_INLINE activation_scale scale_for(std::int32_t largest_bits, bool per_256) {
   if (largest_bits >= 0x7f800000) {
     const float nan = __builtin_nanf("");
     return {nan, 0.0F, nan, false};
@@ -196,21 +206,19 @@ activation_scale scale_for(std::int32_t largest_bits, bool per_256) {
 }
 
 template <class V>
-void quantise_32(const float* x, const activation_scale& scale, std::int64_t row, std::int64_t rows, unsigned char* block) {
-  std::int32_t sums[2];
-  for (int part = 0; part < 2; ++part) {
-    auto sum = V::zero_int();
-    for (int i = 0; i < 16; i += V::width) {
-      // A NaN or infinity times inverse = 0 would be NaN: the quants are then all zero, and d carries the NaN.
-      const auto q = scale.inverse == 0.0F ? V::zero_int() : V::round_to_int(V::mul(V::load(x + part * 16 + i), V::broadcast(&scale.inverse)));
-      V::store_as_bytes(block + row * 32 + part * 16 + i, q);
-      sum = V::add_int(sum, q);
-    }
-    sums[part] = V::horizontal_sum(sum);
+TROUPE_INLINE void quantise_32(const float* x, const activation_scale& scale, std::int64_t row, std::int64_t rows, unsigned char* block) {
+  constexpr int vectors = 32 / V::width;
+  typename V::vi q[vectors];
+  const auto inverse = V::broadcast(&scale.inverse);
+#pragma GCC unroll 8
+  for (int i = 0; i < vectors; ++i) {
+    q[i] = V::round_to_int(V::mul(V::load(x + i * V::width), inverse));
+    V::store_as_bytes(block + row * 32 + i * V::width, q[i]);
   }
-  const std::int32_t total = sums[0] + sums[1];
-  const std::int32_t minus[3] = {-total, -sums[0], -sums[1]};
-  float s = scale.exact_d * static_cast<float>(total);
+  const std::int32_t first = V::sum_of_16(q);
+  const std::int32_t second = V::sum_of_16(q + vectors / 2);
+  const std::int32_t minus[3] = {-first - second, -first, -second};
+  float s = scale.exact_d * static_cast<float>(first + second);
   if (scale.rounded && s <= 65504.0F && s >= -65504.0F) s = V::round_to_half(s);
   unsigned char* const floats = block + rows * 32 + row * 4;
   std::memcpy(floats, &scale.d, 4);
@@ -218,6 +226,15 @@ void quantise_32(const float* x, const activation_scale& scale, std::int64_t row
   std::memcpy(floats + rows * 8, &minus[0], 4);
   std::memcpy(floats + rows * 12, &minus[1], 4);
   std::memcpy(floats + rows * 16, &minus[2], 4);
+}
+
+// Where scale_for gave inverse = 0 the quants do not matter, but must be defined: NaN times 0 is no integer.
+inline void zero_32(const activation_scale& scale, std::int64_t row, std::int64_t rows, unsigned char* block) {
+  unsigned char* const floats = block + rows * 32 + row * 4;
+  std::memset(block + row * 32, 0, 32);
+  std::memcpy(floats, &scale.d, 4);
+  std::memcpy(floats + rows * 4, &scale.d, 4);
+  for (int i = 2; i < 5; ++i) std::memset(floats + rows * 4 * i, 0, 4);
 }
 
 template <class V>
@@ -230,7 +247,9 @@ void quantise_tile(const quantise_job& job) {
       for (int i = 0; i < group; i += V::width) largest = V::max_int(largest, V::magnitude_bits(V::load(x + c + i)));
       const activation_scale scale = scale_for<V>(V::horizontal_max(largest), job.per_256);
       for (int i = 0; i < group; i += 32) {
-        quantise_32<V>(x + c + i, scale, row, job.rows, job.out + (c + i) / 32 * job.rows * activation_bytes_per_row);
+        unsigned char* const block = job.out + (c + i) / 32 * job.rows * activation_bytes_per_row;
+        if (scale.inverse == 0.0F) zero_32(scale, row, job.rows, block);
+        else quantise_32<V>(x + c + i, scale, row, job.rows, block);
       }
     }
   }
