@@ -1,5 +1,5 @@
 // Any bytes as a chat template's source, over fixed variables. Loading may fail and rendering may fail, but only in the ways that
-// the interface names, and within the budgets. Seeds: tests/fixtures/templates/chat and tests/fuzz/seeds/template.
+// the interface names, and within the budgets. Seeds: tests/fixtures/templates/chat.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>

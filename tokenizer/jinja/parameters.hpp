@@ -14,7 +14,9 @@ namespace troupe::jinja {
 class parameters {
  public:
   // The first `required` of `names` must be given. Throws render_error when the call does not fit.
+  // `args` must outlive this.
   parameters(std::string_view function, const arguments& args, std::initializer_list<std::string_view> names, std::size_t required = 0);
+  parameters(std::string_view function, arguments&& args, std::initializer_list<std::string_view> names, std::size_t required = 0) = delete;
 
   // Whether parameter `index` was given and, for has_value, is not None.
   bool given(std::size_t index) const { return values_[index] != nullptr; }

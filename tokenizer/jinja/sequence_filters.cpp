@@ -303,7 +303,7 @@ cell map_filter(machine& m, const cell& self, const arguments& args) {
   if (!self.truthy()) return make_iterator({});
   std::vector<cell> out;
   if (args.positional.empty()) {
-    const parameters p("map", {{}, args.named}, {"attribute", "default"});
+    const parameters p("map", args, {"attribute", "default"});
     if (!p.given(0)) throw render_error("map needs a filter's name or an attribute");
     const attribute_path path(p.at(0));
     const cell fallback = p.get(1, {});
