@@ -157,6 +157,7 @@ gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared,
   auto& s = self->state;
   s.eos = shared->options.eos_tokens.empty() ? shared->parts.tokens->eos() : shared->options.eos_tokens;
   for (std::int32_t i = 0; i < std::max(1, shared->options.tokenizer_workers); ++i) {
+    // Linked: they go with the gateway. They catch what they throw, so they do not take it with them.
     s.idle.push_back(self->spawn<caf::linked + caf::detached>(run_tokenizer, shared));
   }
   s.shared = std::move(shared);

@@ -38,7 +38,7 @@ class caf_serving final : public serving {
   caf_serving(serving_options options, serving_parts parts)
       : shared_(std::make_shared<serving_state>(std::move(options), std::move(parts))),
         runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())) {}
-  ~caf_serving() override { stop(); }
+  ~caf_serving() override;
 
   void launch();
 
@@ -63,7 +63,16 @@ class caf_serving final : public serving {
   supervisor_actor supervisor_;
   std::mutex stop_mutex_;
   bool stopped_ = false;
+  bool stuck_ = false; // an actor did not end in time
 };
+
+caf_serving::~caf_serving() {
+  stop();
+  core_ = {};
+  supervisor_ = nullptr;
+  // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
+  if (stuck_) runtime_.release();
+}
 
 void fill_model(served_model& model, const serving_state& shared, const executor_info& info) {
   model.names = shared.options.served_names;
@@ -143,6 +152,7 @@ bool caf_serving::await_end() {
   return all;
 }
 
+// The handles stay, so that calls from other threads find dead actors rather than a race.
 void caf_serving::stop() {
   const std::lock_guard lock(stop_mutex_);
   if (std::exchange(stopped_, true)) return;
@@ -151,18 +161,13 @@ void caf_serving::stop() {
   shared_->parts.metrics->set_ready(false);
   const error reason{error_kind::unavailable, "the server is stopping", "", std::nullopt};
   if (core_.gateway) caf::anon_send(core_.gateway, end_all{reason}); // and through it the detokenizer
-  bool ended = true;
   if (supervisor_) {
     caf::anon_send(supervisor_, caf::close_atom::value);
-    ended = await_end();
+    stuck_ = !await_end();
   }
   for (const bool in_engine : {false, true}) { // left over only when an actor failed
     for (const request_id id : shared_->registry.ids(in_engine)) end_with_error(*shared_, id, reason);
   }
-  core_ = {};
-  supervisor_ = nullptr;
-  // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
-  if (!ended) runtime_.release();
 }
 
 } // namespace

@@ -184,8 +184,11 @@ std::string objection(const supervisor_state& s, const executor_info& info) {
 
 void device_is_ready(self_pointer self, const device_ready& ready) {
   auto& s = self->state;
-  if (s.now != phase::starting || ready.token != s.token) return;
   const auto device = caf::actor_cast<device_actor>(self->current_sender());
+  if (s.now != phase::starting || ready.token != s.token) { // too late, or an impostor
+    if (!s.network()) self->send_exit(device, caf::exit_reason::kill);
+    return;
+  }
   if (std::string bad = objection(s, ready.info); !bad.empty()) {
     if (!s.network()) self->send_exit(device, caf::exit_reason::kill);
     return start_has_failed(self, {s.token, std::move(bad), false});
@@ -197,7 +200,7 @@ void device_is_ready(self_pointer self, const device_ready& ready) {
   s.completed = s.shared->health.steps();
   if (s.network()) self->monitor(device);
   s.shared->health.device_up(true);
-  s.shared->parts.metrics->set_ready(true);
+  s.shared->parts.metrics->set_ready(s.shared->health.accepts());
   self->send(s.core.scheduler, caf::join_atom::value, s.number, ready.info, device);
   if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(ready.info);
 }

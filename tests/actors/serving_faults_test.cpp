@@ -1,4 +1,7 @@
 // Devices that fail, hang or do not start, in this process: replay, quarantine, escalation, health.
+#include <atomic>
+#include <stdexcept>
+
 #include "tests/actors/serving_fixture.hpp"
 
 namespace troupe {
@@ -169,6 +172,34 @@ TEST_F(serving_faults_test, a_replacement_that_fails_to_start_is_tried_again) {
   auto sink = submit(request("again", 40));
   expect_stream(*sink, "again", 40);
   EXPECT_EQ(faults->made, 4);
+}
+
+class throwing_sink final : public token_sink {
+ public:
+  void on_prompt(const prompt_report&) override {}
+  void on_output(const output_chunk&) override { throw std::runtime_error("a sink must not throw"); }
+  void on_finished(const usage_report&) override { ++ends; }
+  void on_error(const error&) override { ++ends; }
+  std::atomic<int> ends{0};
+};
+
+TEST_F(serving_faults_test, an_actor_that_fails_takes_health_with_it_and_nobody_waits_in_silence) {
+  faults->step_us = 1000;
+  start();
+  for (int i = 0; i < 3; ++i) {
+    auto r = request("beside it " + std::to_string(i), 400);
+    r.ignore_eos = true;
+    submit(std::move(r));
+  }
+  ASSERT_TRUE(sinks[2]->wait_for_outputs(1));
+  auto bad = std::make_shared<throwing_sink>();
+  server->submit(request("breaks the rules", 10), bad);
+  for (auto& sink : sinks) {
+    ASSERT_TRUE(sink->wait());
+    EXPECT_TRUE(sink->failed);
+  }
+  EXPECT_TRUE(eventually([&] { return bad->ends == 1; }));
+  EXPECT_FALSE(server->status().live);
 }
 
 TEST_F(serving_faults_test, devices_are_destroyed_by_the_time_stop_returns) {
