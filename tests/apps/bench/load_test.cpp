@@ -107,7 +107,7 @@ TEST(Load, AKeptConnectionThatTheServerClosedIsNoFailure) {
 }
 
 TEST(Load, NoMoreRequestsAtOnceThanAllowed) {
-  script_server server([](int, const std::string&) { return scripted_answer{stream(1), false, 20ms}; });
+  script_server server([](int, const std::string&) { return scripted_answer{stream(1), false, 50ms}; });
   auto with = options(server, 20);
   with.max_concurrency = 3;
   ASSERT_TRUE(run_load(with, requests(20)));
@@ -115,7 +115,7 @@ TEST(Load, NoMoreRequestsAtOnceThanAllowed) {
 }
 
 TEST(Load, ArrivalsDoNotWaitForAnswers) {
-  script_server server([](int, const std::string&) { return scripted_answer{stream(1), false, 200ms}; });
+  script_server server([](int, const std::string&) { return scripted_answer{stream(1), false, 600ms}; });
   auto with = options(server, 5);
   with.due = {0, 0.03, 0.06, 0.09, 0.12};
   const auto ran = run_load(with, requests(5));
@@ -123,8 +123,8 @@ TEST(Load, ArrivalsDoNotWaitForAnswers) {
   EXPECT_EQ(server.most_at_once(), 5);
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_GE(ran->records[i].sent, with.due[i]);
-    EXPECT_LT(ran->records[i].sent, with.due[i] + 0.1);
-    EXPECT_GE(time_to_first_token(ran->records[i]), 0.2);
+    EXPECT_LT(ran->records[i].sent, with.due[i] + 0.4);
+    EXPECT_GE(time_to_first_token(ran->records[i]), 0.6);
   }
 }
 
