@@ -1,6 +1,7 @@
 // Tokenizers inside GGUF files (ggml docs/gguf.md, "Tokenizer"): "gpt2" is byte-level BPE, "llama" is SentencePiece's BPE.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tokenizer/bpe_tokenizer.hpp"
 #include "tokenizer/gguf_splits.hpp"
@@ -58,7 +59,7 @@ class gguf_reader {
 std::vector<piece_kind> read_tokens(const gguf_reader& in, bpe_tokenizer_parts& parts) {
   const value_array* tokens = in.array("tokens");
   if (tokens == nullptr || tokens->empty()) in.fail("tokens", "missing or empty");
-  if (tokens->size() > static_cast<std::size_t>(max_token_id)) in.fail("tokens", "too many tokens");
+  if (tokens->size() > static_cast<std::size_t>(std::numeric_limits<token_id>::max())) in.fail("tokens", "too many tokens");
   const value_array* kinds = in.array("token_type");
   if (kinds != nullptr && kinds->size() != tokens->size()) in.fail("token_type", "its length differs from that of the tokens");
   std::vector<piece_kind> out;
@@ -73,6 +74,7 @@ std::vector<piece_kind> read_tokens(const gguf_reader& in, bpe_tokenizer_parts& 
     parts.table.texts.emplace_back(utf8::is_valid(text.as_string()) ? text.as_string() : utf8::repair(text.as_string()));
     const bool special = is_control(out.back());
     if ((special || out.back() == piece_kind::user_defined) && !parts.table.texts.back()->empty()) {
+      if (parts.table.texts.back()->size() > max_added_bytes) in.fail("tokens", "token " + std::to_string(id) + " is longer than 1024 bytes");
       parts.table.added.push_back({.id = static_cast<token_id>(id), .content = *parts.table.texts.back(), .special = special});
     }
     parts.in_model.push_back(!special);

@@ -12,6 +12,7 @@ void read_vocabulary(json_fields& fields, bpe_tokenizer_parts& parts) {
   const value& vocabulary = fields.need("vocab");
   if (!vocabulary.is_object()) fields.fail("\"vocab\" must be an object");
   if (vocabulary.as_object().empty()) fields.fail("\"vocab\" is empty");
+  parts.table.listed = vocabulary.as_object().size();
   for (const auto& [text, id] : vocabulary.as_object().entries()) {
     if (!id.is_int()) fields.fail("a token's id is no integer");
     const std::int64_t number = id.as_int();
@@ -147,7 +148,10 @@ std::shared_ptr<const tokenizer> tokenizer_from_json(const value& tokenizer_json
   read_model(fields.need("model"), parts, where + ": model");
   if (const value* added = fields.get("added_tokens")) {
     if (!added->is_array()) fields.fail("\"added_tokens\" must be an array");
-    for (const value& item : added->as_array()) add_token(read_added_token(item, where + ": added_tokens"), parts.table, where + ": added_tokens");
+    std::vector<added_token> tokens;
+    for (const value& item : added->as_array()) tokens.push_back(read_added_token(item, where + ": added_tokens"));
+    parts.table.listed += tokens.size();
+    add_tokens(std::move(tokens), parts.table, where + ": added_tokens");
   }
   parts.in_model.resize(parts.table.texts.size());
   for (const added_token& token : parts.table.added) {

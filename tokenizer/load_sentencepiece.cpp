@@ -61,12 +61,15 @@ void read_pieces(const SentencePieceProcessor& model, const std::vector<piece_ki
 void read_added_tokens(const value& config, token_table_parts& parts, const std::string& where) {
   const value* found = config.find("added_tokens_decoder");
   if (found == nullptr || !found->is_object()) return;
+  std::vector<added_token> tokens;
   for (const auto& [key, item] : found->as_object().entries()) {
     if (key.empty() || key.size() > 8 || key.find_first_not_of("0123456789") != std::string::npos) {
       throw load_error(where + ": tokenizer_config: added_tokens_decoder: a key is no token id");
     }
-    add_token(read_added_token(item, where + ": tokenizer_config: added_tokens_decoder", std::stoll(key)), parts, where);
+    tokens.push_back(read_added_token(item, where + ": tokenizer_config: added_tokens_decoder", std::stoll(key)));
   }
+  parts.listed += tokens.size();
+  add_tokens(std::move(tokens), parts, where + ": tokenizer_config: added_tokens_decoder");
 }
 
 // BOS and EOS: tokenizer_config.json's, else the model's.
@@ -107,6 +110,7 @@ std::shared_ptr<const tokenizer> tokenizer_from_sentencepiece(std::string_view m
     throw load_error(where + ": not a SentencePiece model");
   }
   token_table_parts parts;
+  parts.listed = file->kinds.size();
   read_added_tokens(tokenizer_config, parts, where); // first, so that their flags count
   read_pieces(*processor, file->kinds, parts, where);
   read_specials(*processor, tokenizer_config, parts, where);

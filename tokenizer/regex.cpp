@@ -12,7 +12,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t max_pattern_bytes = 64U << 10;
-constexpr std::uint32_t max_match_steps = 100'000'000; // backtracking points of one search
+constexpr std::uint32_t max_match_steps = 10'000'000; // backtracking points of one search
 constexpr std::uint32_t max_heap_kib = 256U << 10;
 constexpr std::size_t min_jit_stack = 64U << 10;
 constexpr std::size_t max_jit_stack = 8U << 20;

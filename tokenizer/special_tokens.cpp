@@ -1,6 +1,9 @@
 #include "tokenizer/special_tokens.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <utility>
 
 #include "tokenizer/json_fields.hpp"
 
@@ -27,10 +30,11 @@ std::optional<bool> config_flag(const value& config, std::string_view key) {
 added_token read_added_token(const value& item, const std::string& where, std::optional<std::int64_t> id) {
   json_fields fields(item, where);
   const std::int64_t number = id ? *id : fields.integer("id");
-  if (number < 0 || number > max_token_id) fields.fail("token id " + std::to_string(number) + " is out of range");
+  if (number < 0 || number > std::numeric_limits<token_id>::max()) fields.fail("token id " + std::to_string(number) + " is out of range");
   added_token token;
   token.id = static_cast<token_id>(number);
   token.content = fields.text("content");
+  if (token.content.size() > max_added_bytes) fields.fail("an added token is longer than 1024 bytes");
   token.special = fields.flag("special", false);
   token.normalized = fields.flag("normalized", !token.special);
   token.single_word = fields.flag("single_word", false);
@@ -41,15 +45,20 @@ added_token read_added_token(const value& item, const std::string& where, std::o
   return token;
 }
 
-void add_token(added_token token, token_table_parts& table, const std::string& where) {
-  if (token.content.empty()) return;
-  const auto at = static_cast<std::size_t>(token.id);
-  const bool in_place = at < table.texts.size() && table.texts[at] == token.content;
-  if (!in_place) {
-    if (const auto known = id_of(table, token.content)) token.id = *known;
+void add_tokens(std::vector<added_token> tokens, token_table_parts& table, const std::string& where) {
+  std::unordered_map<std::string, token_id> known; // filled when first needed
+  for (added_token& token : tokens) {
+    if (token.content.empty()) continue;
+    const auto at = static_cast<std::size_t>(token.id);
+    if (at >= table.texts.size() || table.texts[at] != token.content) {
+      for (std::size_t id = 0; known.empty() && id < table.texts.size(); ++id) {
+        if (table.texts[id]) known.emplace(*table.texts[id], static_cast<token_id>(id));
+      }
+      token.id = known.emplace(token.content, token.id).first->second;
+    }
+    table.set_text(token.id, token.content, where);
+    table.added.push_back(std::move(token));
   }
-  table.set_text(token.id, token.content, where);
-  table.added.push_back(std::move(token));
 }
 
 std::optional<std::string> token_text(const value& config, std::string_view key) {

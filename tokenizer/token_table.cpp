@@ -9,7 +9,8 @@
 namespace troupe {
 
 void token_table_parts::set_text(std::int64_t id, std::string text, const std::string& where) {
-  if (id < 0 || id > max_token_id) throw load_error(where + ": token id " + std::to_string(id) + " is out of range");
+  constexpr std::size_t max_gaps = 65536; // padding ids and the like
+  if (id < 0 || static_cast<std::uint64_t>(id) >= 2 * listed + max_gaps) throw load_error(where + ": token id " + std::to_string(id) + " is out of range");
   const auto at = static_cast<std::size_t>(id);
   if (at >= texts.size()) texts.resize(at + 1);
   if (texts[at] && *texts[at] != text) throw load_error(where + ": two tokens have the id " + std::to_string(id));

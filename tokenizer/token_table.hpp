@@ -15,16 +15,16 @@
 
 namespace troupe {
 
-// Ids beyond this are refused: no vocabulary comes near, and tables are as long as the largest id.
-inline constexpr token_id max_token_id = (1 << 24) - 1;
-
 struct token_table_parts {
   std::vector<std::optional<std::string>> texts; // by id; none: no such token
-  std::deque<added_token> added;                 // control tokens first wins among equal texts
+  std::deque<added_token> added;                 // of equal texts the first counts, control tokens before others
   token_decoder decoder;
   std::vector<token_id> prefix, suffix;          // what add_special_tokens puts round a text
   std::optional<token_id> bos;
   std::vector<token_id> eos;
+
+  // Tokens that the file lists. Tables are as long as the largest id, so ids far beyond this are refused.
+  std::size_t listed = 0;
 
   // Grows `texts` as needed. Throws load_error (`where` first) on a bad id, and on one that another text has.
   void set_text(std::int64_t id, std::string text, const std::string& where);
