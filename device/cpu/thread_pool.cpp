@@ -80,7 +80,8 @@ struct thread_pool::impl {
   bool work_once() {
     std::uint64_t seen = ticket.load(std::memory_order_acquire);
     for (;;) {
-      const loop_shape shape{count.load(std::memory_order_relaxed), grain.load(std::memory_order_relaxed), chunks.load(std::memory_order_relaxed)};
+      const loop_shape shape{count.load(std::memory_order_relaxed), grain.load(std::memory_order_relaxed),
+                             chunks.load(std::memory_order_relaxed)};
       void* const job = context.load(std::memory_order_relaxed);
       const erased_body call = body.load(std::memory_order_relaxed);
       const auto unclaimed = static_cast<std::uint32_t>(seen);

@@ -17,8 +17,8 @@ class thread_pool {
 
   int size() const noexcept;
 
-  // Calls body(begin, end) over disjoint ranges that cover [0, count), each a multiple of `grain` but the last, on all threads; returns when all
-  // are done. The split never changes a result: bodies write disjoint outputs. Not re-entrant. Bodies must not throw.
+  // Calls body(begin, end) over disjoint ranges that cover [0, count), each a multiple of `grain` but the last, on all threads; returns
+  // when all are done. The split never changes a result: bodies write disjoint outputs. Not re-entrant. Bodies must not throw.
   template <class Body>
   void run(std::int64_t count, std::int64_t grain, Body&& body) {
     using plain = std::remove_reference_t<Body>;

@@ -34,9 +34,12 @@ struct avx2 {
   static vf load_i8(const unsigned char* from) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_64(from))); }
   template <dtype Type>
   static vf load_plain(const unsigned char* from) {
-    if constexpr (Type == dtype::f32) return _mm256_castsi256_ps(load_bytes(from));
-    else if constexpr (Type == dtype::f16) return load_half(from);
-    else return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_128(from)), 16));
+    if constexpr (Type == dtype::f32)
+      return _mm256_castsi256_ps(load_bytes(from));
+    else if constexpr (Type == dtype::f16)
+      return load_half(from);
+    else
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_128(from)), 16));
   }
 
   static vb load_bytes(const unsigned char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
@@ -58,7 +61,9 @@ struct avx2 {
   }
   static vi zero_int() { return _mm256_setzero_si256(); }
   template <int Log2>
-  static vi scaled_int(const unsigned char* from) { return _mm256_slli_epi32(_mm256_set1_epi32(load_int(from)), Log2); }
+  static vi scaled_int(const unsigned char* from) {
+    return _mm256_slli_epi32(_mm256_set1_epi32(load_int(from)), Log2);
+  }
   static vi max_int(vi a, vi b) { return _mm256_max_epi32(a, b); }
   static vi magnitude_bits(vf v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); }
   static vi round_to_int(vf v) { return _mm256_cvtps_epi32(v); }
@@ -91,7 +96,8 @@ struct avx2 {
     void add(vb weights, const unsigned char* activations) {
       const vb x = _mm256_set1_epi32(load_int(activations));
       // 8 bits are signed: the sign moves over to the activation, whose quants are never -128.
-      const vi products = Bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights)) : _mm256_maddubs_epi16(weights, x);
+      const vi products =
+          Bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights)) : _mm256_maddubs_epi16(weights, x);
       narrow = K % fit == 0 ? products : _mm256_add_epi16(narrow, products);
       if constexpr (K % fit == fit - 1) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
     }

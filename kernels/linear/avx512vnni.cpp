@@ -34,9 +34,12 @@ struct avx512 {
   static vf load_i8(const unsigned char* from) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(from))); }
   template <dtype Type>
   static vf load_plain(const unsigned char* from) {
-    if constexpr (Type == dtype::f32) return _mm512_loadu_ps(from);
-    else if constexpr (Type == dtype::f16) return load_half(from);
-    else return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(from)), 16));
+    if constexpr (Type == dtype::f32)
+      return _mm512_loadu_ps(from);
+    else if constexpr (Type == dtype::f16)
+      return load_half(from);
+    else
+      return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(from)), 16));
   }
 
   static vb load_bytes(const unsigned char* from) { return _mm512_loadu_si512(from); }
@@ -59,7 +62,9 @@ struct avx512 {
   }
   static vi zero_int() { return _mm512_setzero_si512(); }
   template <int Log2>
-  static vi scaled_int(const unsigned char* from) { return _mm512_slli_epi32(_mm512_set1_epi32(load_int(from)), Log2); }
+  static vi scaled_int(const unsigned char* from) {
+    return _mm512_slli_epi32(_mm512_set1_epi32(load_int(from)), Log2);
+  }
   static vi max_int(vi a, vi b) { return _mm512_max_epi32(a, b); }
   static vi magnitude_bits(vf v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); }
   static vi round_to_int(vf v) { return _mm512_cvtps_epi32(v); }

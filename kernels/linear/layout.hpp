@@ -11,7 +11,8 @@
 // column * 32 + row. Rows beyond the matrix are zeros.
 //
 // Quantised activations come in tiles of R rows. Per 32 columns: R x 32 signed bytes q in [-127, 127]; then R floats d; R floats s = d *
-// sum(q); R int32 -sum(q); 2 x R int32, -sum(q) of the first and second 16. x ~ d * q. A row with a NaN or infinity in it has d = NaN there.
+// sum(q); R int32 -sum(q); 2 x R int32, -sum(q) of the first and second 16. x ~ d * q. A row with a NaN or infinity in it has d = NaN
+// there.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +33,16 @@ constexpr int packed_scale_bytes(bool super_blocks, bool has_minimum) { return (
 
 // One panel of weights times one tile of activation rows.
 struct tile_job {
-  const unsigned char* weights; // the panel: quants, or plain elements
-  const unsigned char* scales;  // the panel's, quantised types only
+  const unsigned char* weights;     // the panel: quants, or plain elements
+  const unsigned char* scales;      // the panel's, quantised types only
   const unsigned char* activations; // the tile, quantised types only
-  const float* x;               // plain types: the tile's first row
+  const float* x;                   // plain types: the tile's first row
   std::int64_t x_stride;
   std::int64_t columns;
-  const float* bias;            // panel_rows values, or null
-  float* y;                     // [row * y_stride + output]
+  const float* bias; // panel_rows values, or null
+  float* y;          // [row * y_stride + output]
   std::int64_t y_stride;
-  std::int64_t outputs;         // of the panel's rows, how many exist
+  std::int64_t outputs; // of the panel's rows, how many exist
   bool accumulate;
 };
 

@@ -27,7 +27,8 @@ void linear::apply(thread_pool& pool, const float* x, std::int64_t x_stride, std
 }
 
 void dequantise_row(const weight_view& weight, std::int64_t row, float* out) {
-  const std::byte* const from = weight.data + static_cast<std::size_t>(row) * row_bytes(weight.type, static_cast<std::size_t>(weight.columns));
+  const std::byte* const from =
+      weight.data + static_cast<std::size_t>(row) * row_bytes(weight.type, static_cast<std::size_t>(weight.columns));
   if (!is_quantised(weight.type)) {
     detail::read_floats(weight.type, from, 0, weight.columns, out);
     return;
@@ -36,7 +37,8 @@ void dequantise_row(const weight_view& weight, std::int64_t row, float* out) {
   for (std::int64_t b = 0; b < weight.columns / 32; ++b) {
     const detail::block32 block = detail::read_block(weight.type, from, b);
     const float scale = half_to_float(block.scale);
-    const float minimum = static_cast<float>(shape.minimum_sign) * (half_to_float(block.minimum) * static_cast<float>(block.minimum_factor));
+    const float minimum =
+        static_cast<float>(shape.minimum_sign) * (half_to_float(block.minimum) * static_cast<float>(block.minimum_factor));
     for (int half = 0; half < 2; ++half) {
       const float step = scale * static_cast<float>(block.factor[half]);
       float* const to = out + 32 * b + 16 * half;

@@ -44,17 +44,18 @@ class packed_matrix {
   std::int64_t panels_;
   std::size_t weights_stride_ = 0; // bytes of one panel's quants or elements
   std::size_t scales_stride_ = 0;
-  std::size_t scales_offset_ = 0;  // all panels' scales lie behind all panels' quants
+  std::size_t scales_offset_ = 0; // all panels' scales lie behind all panels' quants
   std::size_t size_ = 0;
   aligned_bytes data_;
-  std::vector<float> bias_;        // padded to whole panels, or empty
+  std::vector<float> bias_; // padded to whole panels, or empty
 };
 
 // Several matrices over one input, with a fixed kernel set.
 class packed_linear {
  public:
   // Throws std::invalid_argument as class linear says.
-  packed_linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, const kernel_set& kernels, thread_pool* pool);
+  packed_linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, const kernel_set& kernels,
+                thread_pool* pool);
 
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }

@@ -10,9 +10,7 @@ namespace troupe::cpu::detail {
 
 namespace {
 
-bool is_supported(dtype type) {
-  return is_quantised(type) || type == dtype::f32 || type == dtype::f16 || type == dtype::bf16;
-}
+bool is_supported(dtype type) { return is_quantised(type) || type == dtype::f32 || type == dtype::f16 || type == dtype::bf16; }
 
 void check_view(const weight_view& view, std::int64_t columns) {
   const auto fail = [](const std::string& what) { throw std::invalid_argument("linear: " + what); };
@@ -80,7 +78,8 @@ packed_linear::packed_linear(std::span<const weight_view> views, std::span<const
   for (std::size_t i = 0; i < views.size(); ++i) {
     check_view(views[i], columns_);
     if (!biases.empty() && !biases[i].empty() && static_cast<std::int64_t>(biases[i].size()) != views[i].rows) {
-      throw std::invalid_argument("linear: a bias has " + std::to_string(biases[i].size()) + " entries for " + std::to_string(views[i].rows) + " rows");
+      throw std::invalid_argument("linear: a bias has " + std::to_string(biases[i].size()) + " entries for " +
+                                  std::to_string(views[i].rows) + " rows");
     }
   }
   for (std::size_t i = 0; i < views.size(); ++i) {
@@ -111,7 +110,8 @@ void packed_linear::run_panel(const call& args, std::int64_t panel, std::int64_t
   job.y_stride = args.y_stride;
   job.accumulate = args.accumulate;
   float* const y = args.y + owner.first_output + index * matrix.panel_rows();
-  const unsigned char* const activations = is_quantised(matrix.type()) ? args.activations[shape_of(matrix.type()).super_blocks ? 1 : 0] : nullptr;
+  const unsigned char* const activations =
+      is_quantised(matrix.type()) ? args.activations[shape_of(matrix.type()).super_blocks ? 1 : 0] : nullptr;
   const auto& tiles = kernels_->tiles[static_cast<int>(matrix.type())];
   for (std::int64_t row = first_row; row < end_row;) {
     const std::int64_t size = tile_at(row, args.count, kernels_->tile_rows);

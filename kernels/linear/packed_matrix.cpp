@@ -60,7 +60,8 @@ void pack_scales(const block_shape& shape, const block32& block, std::int64_t in
 template <class E>
 void pack_plain(const std::byte* from, std::int64_t columns, int row, unsigned char* to) {
   for (std::int64_t c = 0; c < columns; ++c) {
-    std::memcpy(to + (c * plain_panel_rows + row) * static_cast<std::int64_t>(sizeof(E)), from + c * static_cast<std::int64_t>(sizeof(E)), sizeof(E));
+    std::memcpy(to + (c * plain_panel_rows + row) * static_cast<std::int64_t>(sizeof(E)), from + c * static_cast<std::int64_t>(sizeof(E)),
+                sizeof(E));
   }
 }
 
@@ -77,13 +78,16 @@ aligned_bytes allocate_aligned(std::size_t size) {
 }
 
 packed_matrix::packed_matrix(const weight_view& view, std::span<const float> bias, thread_pool* pool)
-    : type_(view.type), rows_(view.rows), panel_rows_(is_quantised(view.type) ? quant_panel_rows : plain_panel_rows),
+    : type_(view.type),
+      rows_(view.rows),
+      panel_rows_(is_quantised(view.type) ? quant_panel_rows : plain_panel_rows),
       panels_((view.rows + panel_rows_ - 1) / panel_rows_) {
   const auto columns = static_cast<std::size_t>(view.columns);
   if (is_quantised(type_)) {
     const block_shape shape = shape_of(type_);
     weights_stride_ = columns / 32 * static_cast<std::size_t>(packed_quant_bytes(shape.bits));
-    scales_stride_ = columns / (shape.super_blocks ? 256 : 32) * static_cast<std::size_t>(packed_scale_bytes(shape.super_blocks, shape.has_minimum));
+    scales_stride_ =
+        columns / (shape.super_blocks ? 256 : 32) * static_cast<std::size_t>(packed_scale_bytes(shape.super_blocks, shape.has_minimum));
   } else {
     weights_stride_ = columns * plain_panel_rows * traits(type_).block_bytes;
   }
@@ -98,8 +102,10 @@ packed_matrix::packed_matrix(const weight_view& view, std::span<const float> bia
   const auto pack = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(view, panel);
   };
-  if (pool != nullptr) pool->run(panels_, 1, pack);
-  else pack(0, panels_);
+  if (pool != nullptr)
+    pool->run(panels_, 1, pack);
+  else
+    pack(0, panels_);
 }
 
 void packed_matrix::pack_panel(const weight_view& view, std::int64_t index) {

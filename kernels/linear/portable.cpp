@@ -1,4 +1,5 @@
-// The kernels without any instruction set in mind: 4 lanes as the compiler's own vectors of 16 bytes, which every target with SIMD registers has.
+// The kernels without any instruction set in mind: 4 lanes as the compiler's own vectors of 16 bytes, which every target with SIMD
+// registers has.
 #include <bit>
 #include <cstring>
 
@@ -56,9 +57,12 @@ struct portable {
   }
   template <dtype Type>
   static vf load_plain(const unsigned char* from) {
-    if constexpr (Type == dtype::f32) return load_as<vf>(from);
-    else if constexpr (Type == dtype::f16) return load_half(from);
-    else return (vf)(__builtin_convertvector(load_as<four_u16>(from), vu) << 16);
+    if constexpr (Type == dtype::f32)
+      return load_as<vf>(from);
+    else if constexpr (Type == dtype::f16)
+      return load_half(from);
+    else
+      return (vf)(__builtin_convertvector(load_as<four_u16>(from), vu) << 16);
   }
 
   static vb load_bytes(const unsigned char* from) { return load_as<vb>(from); }
@@ -67,13 +71,17 @@ struct portable {
   template <int Shift, int Mask>
   static vb add_high(vb low, vb high) {
     constexpr auto mask = static_cast<std::uint8_t>(Mask);
-    if constexpr (Shift >= 0) return low | ((high << Shift) & mask);
-    else return low | ((high >> -Shift) & mask);
+    if constexpr (Shift >= 0)
+      return low | ((high << Shift) & mask);
+    else
+      return low | ((high >> -Shift) & mask);
   }
 
   static vi zero_int() { return vi{}; }
   template <int Log2>
-  static vi scaled_int(const unsigned char* from) { return vi{} + load_as<std::int32_t>(from) * (1 << Log2); }
+  static vi scaled_int(const unsigned char* from) {
+    return vi{} + load_as<std::int32_t>(from) * (1 << Log2);
+  }
   static vi max_int(vi a, vi b) { return a > b ? a : b; }
   static vi magnitude_bits(vf v) { return (vi)v & 0x7fffffff; }
   static vi round_to_int(vf v) { return (vi)(v + 0x1.8p23F) - 0x4b400000; } // ties to even, for |v| < 2^22: the sum's low mantissa bits

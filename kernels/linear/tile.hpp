@@ -37,14 +37,19 @@ template <class V, int Bits, int K>
 TROUPE_INLINE typename V::vb unpack(const unsigned char* group, int half) {
   if constexpr (Bits == 8) {
     const auto bytes = V::load_bytes(group + K * 64 + half);
-    if constexpr (V::signed_bytes) return bytes;
-    else return V::flip_sign_bits(bytes);
+    if constexpr (V::signed_bytes)
+      return bytes;
+    else
+      return V::flip_sign_bits(bytes);
   } else {
     const auto packed = V::load_bytes(group + K % 4 * 64 + half);
     const auto low = K < 4 ? V::low_halves(packed) : V::high_halves(packed);
-    if constexpr (Bits == 5) return V::template add_high<4 - K, 0x10>(low, V::load_bytes(group + 256 + half));
-    else if constexpr (Bits == 6) return V::template add_high<4 - K % 4 * 2, 0x30>(low, V::load_bytes(group + 256 + K / 4 * 64 + half));
-    else return low;
+    if constexpr (Bits == 5)
+      return V::template add_high<4 - K, 0x10>(low, V::load_bytes(group + 256 + half));
+    else if constexpr (Bits == 6)
+      return V::template add_high<4 - K % 4 * 2, 0x30>(low, V::load_bytes(group + 256 + K / 4 * 64 + half));
+    else
+      return low;
   }
 }
 
@@ -73,8 +78,10 @@ TROUPE_INLINE group_scales<V> load_scales(const unsigned char* panel, std::int64
   constexpr int stride = packed_scale_bytes(shape.super_blocks, shape.has_minimum);
   if constexpr (!shape.super_blocks) {
     const unsigned char* const from = panel + block * stride + 2 * lane;
-    if constexpr (shape.has_minimum) return {V::load_half(from), V::load_half(from + 32)};
-    else return {V::load_half(from), V::zero()};
+    if constexpr (shape.has_minimum)
+      return {V::load_half(from), V::load_half(from + 32)};
+    else
+      return {V::load_half(from), V::zero()};
   } else {
     const unsigned char* const super = panel + block / 8 * stride + 2 * lane;
     const unsigned char* const factors = panel + block / 8 * stride + (shape.has_minimum ? 64 : 32) + block % 8 * 32 + lane;
@@ -110,8 +117,10 @@ TROUPE_INLINE void add_group(const tile_job& job, std::int64_t block, int lane, 
   typename V::template dot<bits> dots[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    if constexpr (zero != 0) dots[r].start(V::template scaled_int<log2_of(zero)>(minus_sums + 4 * r));
-    else dots[r].start(V::zero_int());
+    if constexpr (zero != 0)
+      dots[r].start(V::template scaled_int<log2_of(zero)>(minus_sums + 4 * r));
+    else
+      dots[r].start(V::zero_int());
   }
   dot_group<V, bits, R, First>(dots, group, lane * 4, tile, std::make_integer_sequence<int, Count>{});
   const auto [scale, minimum] = load_scales<V, Type>(job.scales, block, lane, First / 4);
@@ -248,8 +257,10 @@ void quantise_tile(const quantise_job& job) {
       const activation_scale scale = scale_for<V>(V::horizontal_max(largest), job.per_256);
       for (int i = 0; i < group; i += 32) {
         unsigned char* const block = job.out + (c + i) / 32 * job.rows * activation_bytes_per_row;
-        if (scale.inverse == 0.0F) zero_32(scale, row, job.rows, block);
-        else quantise_32<V>(x + c + i, scale, row, job.rows, block);
+        if (scale.inverse == 0.0F)
+          zero_32(scale, row, job.rows, block);
+        else
+          quantise_32<V>(x + c + i, scale, row, job.rows, block);
       }
     }
   }

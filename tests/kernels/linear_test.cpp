@@ -87,7 +87,8 @@ TEST_P(linear_kernels, PlainTypesMatchTheReferenceWithinFloatRounding) {
         dequantise_row(weight.view, o, w.data());
         for (std::int64_t r = 0; r < count; ++r) {
           const auto at = static_cast<std::size_t>(r * rows + o);
-          ASSERT_NEAR(y[at], expected[at], 1e-6 * magnitude(w, x.data() + r * columns) + 1e-30) << label(set_, type) << " " << rows << "x" << columns;
+          ASSERT_NEAR(y[at], expected[at], 1e-6 * magnitude(w, x.data() + r * columns) + 1e-30)
+              << label(set_, type) << " " << rows << "x" << columns;
         }
       }
     }
@@ -111,7 +112,8 @@ TEST_P(linear_kernels, QuantisedTypesAreExactOnActivationsThatAreOnTheGrid) {
         dequantise_row(weight.view, o, w.data());
         for (std::int64_t r = 0; r < count; ++r) {
           const auto at = static_cast<std::size_t>(r * rows + o);
-          ASSERT_NEAR(y[at], expected[at], 1e-5 * magnitude(w, x.data() + r * columns) + 1e-30) << label(set_, type) << " " << rows << "x" << columns;
+          ASSERT_NEAR(y[at], expected[at], 1e-5 * magnitude(w, x.data() + r * columns) + 1e-30)
+              << label(set_, type) << " " << rows << "x" << columns;
         }
       }
     }
@@ -136,7 +138,8 @@ TEST_P(linear_kernels, QuantisedTypesStayWithinTheActivationsQuantisationError) 
         dequantise_row(weight.view, o, w.data());
         for (std::int64_t r = 0; r < count; ++r) {
           const auto at = static_cast<std::size_t>(r * rows + o);
-          ASSERT_NEAR(y[at], expected[at], quantisation_bound(weight.view, o, w, x.data() + r * columns)) << label(set_, type) << " " << deviation;
+          ASSERT_NEAR(y[at], expected[at], quantisation_bound(weight.view, o, w, x.data() + r * columns))
+              << label(set_, type) << " " << deviation;
         }
       }
     }
@@ -251,7 +254,8 @@ TEST_P(linear_kernels, StridesAreKeptAndNothingElseIsWritten) {
     op.apply(pool, wide.data(), x_stride, count, y.data(), y_stride, false);
     for (std::int64_t i = 0; i < count * y_stride; ++i) {
       const std::int64_t o = i % y_stride;
-      ASSERT_EQ(y[static_cast<std::size_t>(i)], o < rows ? expected[static_cast<std::size_t>(i / y_stride * rows + o)] : poison) << label(set_, type);
+      ASSERT_EQ(y[static_cast<std::size_t>(i)], o < rows ? expected[static_cast<std::size_t>(i / y_stride * rows + o)] : poison)
+          << label(set_, type);
     }
   }
 }
@@ -272,7 +276,8 @@ TEST_P(linear_kernels, ANumberThatIsNotFiniteSpoilsItsOwnRowOnly) {
     const detail::packed_linear op({&weight.view, 1}, {}, set_, nullptr);
     const auto clean = random_floats(std::size_t{3 * 512}, 1.0F, random_);
     const auto expected = run(op, pool, clean, 3);
-    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
       auto x = clean;
       x[512 + random_() % 512] = bad;
       const auto y = run(op, pool, x, 3);
@@ -297,7 +302,8 @@ TEST_P(linear_kernels, ZerosAndVanishingActivationsGiveZeroOrNearIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(EverySupportedSet, linear_kernels, ::testing::ValuesIn(detail::supported_kernels().begin(), detail::supported_kernels().end()),
+INSTANTIATE_TEST_SUITE_P(EverySupportedSet, linear_kernels,
+                         ::testing::ValuesIn(detail::supported_kernels().begin(), detail::supported_kernels().end()),
                          [](const auto& param) { return std::string(param.param->name); });
 
 TEST(Linear, SetsQuantiseActivationsToTheSameBits) {
@@ -352,15 +358,15 @@ TEST(Linear, ImpossibleWeightsAreRefused) {
   const auto make = [](std::vector<weight_view> views, std::vector<std::vector<float>> biases = {}) { linear op(views, biases); };
   EXPECT_NO_THROW(make({a.view}));
   EXPECT_THROW(make({}), std::invalid_argument);
-  EXPECT_THROW(make({a.view, b.view}), std::invalid_argument);                      // columns differ
-  EXPECT_THROW(make({{dtype::q4_k, 4, 64, a.view.data}}), std::invalid_argument);   // not whole blocks
-  EXPECT_THROW(make({{dtype::i8, 4, 64, a.view.data}}), std::invalid_argument);     // no weight type
+  EXPECT_THROW(make({a.view, b.view}), std::invalid_argument);                    // columns differ
+  EXPECT_THROW(make({{dtype::q4_k, 4, 64, a.view.data}}), std::invalid_argument); // not whole blocks
+  EXPECT_THROW(make({{dtype::i8, 4, 64, a.view.data}}), std::invalid_argument);   // no weight type
   EXPECT_THROW(make({{dtype::f32, 4, 64, nullptr}}), std::invalid_argument);
   EXPECT_THROW(make({{dtype::f32, 0, 64, a.view.data}}), std::invalid_argument);
   EXPECT_THROW(make({{dtype::f32, 4, -64, a.view.data}}), std::invalid_argument);
   EXPECT_THROW(make({{dtype::q4_0, std::int64_t{1} << 40, std::int64_t{1} << 40, a.view.data}}), std::invalid_argument); // size overflows
-  EXPECT_THROW(make({a.view}, {{}, {}}), std::invalid_argument);                    // one bias too many
-  EXPECT_THROW(make({a.view}, {{1.0F, 2.0F}}), std::invalid_argument);              // bias of another length
+  EXPECT_THROW(make({a.view}, {{}, {}}), std::invalid_argument);       // one bias too many
+  EXPECT_THROW(make({a.view}, {{1.0F, 2.0F}}), std::invalid_argument); // bias of another length
 }
 
 } // namespace

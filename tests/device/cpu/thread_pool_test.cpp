@@ -78,9 +78,7 @@ TEST(ThreadPool, LoopsMayComeFromDifferentThreadsInTurn) {
   thread_pool pool(3);
   std::atomic<std::int64_t> sum{0};
   for (int i = 0; i < 50; ++i) {
-    std::thread([&] {
-      pool.run(100, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
-    }).join();
+    std::thread([&] { pool.run(100, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; }); }).join();
   }
   EXPECT_EQ(sum, 5000);
 }
