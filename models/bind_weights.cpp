@@ -46,10 +46,10 @@ weight_view bind_matrix(const located_tensor& found, std::int64_t rows, std::int
 // Tensors that carry no weight of their own.
 bool may_stay_unused(const file_tensor& tensor, const model_config& config) {
   const std::string_view name = tensor.name;
-  if (tensor.data.empty()) return true;                                // markers
-  if (name.ends_with("rotary_emb.inv_freq")) return true;              // older Llama files; follows from the config
-  if (name == "rope_freqs.weight") return true;                        // read into rope.frequency_divisors
-  return config.tied_head && name == "lm_head.weight";                 // a second copy of the embedding
+  if (tensor.data.empty()) return true;                   // markers
+  if (name.ends_with("rotary_emb.inv_freq")) return true; // older Llama files; follows from the config
+  if (name == "rope_freqs.weight") return true;           // read into rope.frequency_divisors
+  return config.tied_head && name == "lm_head.weight";    // a second copy of the embedding
 }
 
 } // namespace
@@ -83,7 +83,8 @@ model_weights bind_weights(const model_config& config, checkpoint_format format,
   }
   for (const auto& [name, left] : by_name) {
     if (!may_stay_unused(left->tensor, config)) {
-      fail_load(left->file, name, "this model (" + config.family + ") has no such parameter; it is not loaded with a part of its weights unused");
+      fail_load(left->file, name,
+                "this model (" + config.family + ") has no such parameter; it is not loaded with a part of its weights unused");
     }
   }
   if (config.tied_head) weights.head = weights.embedding;

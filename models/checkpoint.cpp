@@ -70,11 +70,12 @@ value parse_object(std::string_view text, const std::string& file) {
   return std::move(parsed).value();
 }
 
-std::shared_ptr<const checkpoint> make_gguf(std::span<const std::byte> bytes, const std::filesystem::path& path, std::shared_ptr<const void> storage) {
+std::shared_ptr<const checkpoint> make_gguf(std::span<const std::byte> bytes, const std::filesystem::path& path,
+                                            std::shared_ptr<const void> storage) {
   gguf_file file = parse_gguf(bytes, path.string());
   model_config config = parse_gguf_config(file.metadata, file.tensors, path.string());
-  return std::make_shared<opened_checkpoint>(checkpoint_format::gguf, path, std::move(file.metadata), value(value_object()), std::move(config),
-                                             located(std::move(file.tensors), path.string()), std::move(storage));
+  return std::make_shared<opened_checkpoint>(checkpoint_format::gguf, path, std::move(file.metadata), value(value_object()),
+                                             std::move(config), located(std::move(file.tensors), path.string()), std::move(storage));
 }
 
 struct folder_config {
@@ -97,12 +98,15 @@ folder_config read_folder_config(const std::filesystem::path& config_path) {
   return out;
 }
 
-std::shared_ptr<const checkpoint> open_folder(const std::filesystem::path& folder) {
-  folder_config read = read_folder_config(folder / "config.json");
-  folder_tensors found = read_folder_tensors(folder);
+std::shared_ptr<const checkpoint> make_folder(const std::filesystem::path& folder, folder_config read, folder_tensors found) {
   auto storage = std::make_shared<std::vector<std::shared_ptr<const mapped_file>>>(std::move(found.files));
   return std::make_shared<opened_checkpoint>(checkpoint_format::hugging_face, folder, std::move(read.metadata), std::move(read.generation),
                                              std::move(read.config), std::move(found.tensors), std::move(storage));
+}
+
+std::shared_ptr<const checkpoint> open_folder(const std::filesystem::path& folder) {
+  folder_config read = read_folder_config(folder / "config.json");
+  return make_folder(folder, std::move(read), read_folder_tensors(folder));
 }
 
 } // namespace
@@ -115,15 +119,19 @@ std::shared_ptr<const checkpoint> open_checkpoint(const std::filesystem::path& p
   auto file = mapped_file::open(path);
   if (!looks_like_gguf(file->bytes())) {
     const bool hint = path.extension() == ".safetensors" || path.filename() == "config.json";
-    fail_load(path.string(), "", hint ? "give the folder that holds the model, not one of its files" : "neither a model folder nor a GGUF file");
+    fail_load(path.string(), "",
+              hint ? "give the folder that holds the model, not one of its files" : "neither a model folder nor a GGUF file");
   }
   const auto bytes = file->bytes();
   return make_gguf(bytes, path, std::move(file));
 }
 
-std::shared_ptr<const checkpoint> open_gguf_bytes(std::span<const std::byte> bytes, const std::string& name) { return make_gguf(bytes, name, nullptr); }
+std::shared_ptr<const checkpoint> open_gguf_bytes(std::span<const std::byte> bytes, const std::string& name) {
+  return make_gguf(bytes, name, nullptr);
+}
 
-std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes, const std::string& name) {
+std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes,
+                                                         const std::string& name) {
   const std::string config_name = name + "/config.json";
   value metadata = parse_object(config_json, config_name);
   model_config config = parse_hf_config(metadata, value_object(), config_name);
@@ -132,11 +140,10 @@ std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config
                                              std::move(config), std::move(tensors), nullptr);
 }
 
-model_config read_model_config(const std::filesystem::path& path) {
+std::shared_ptr<const checkpoint> open_checkpoint_without_weights(const std::filesystem::path& path) {
   std::error_code ignored;
-  const bool folder = std::filesystem::is_directory(path, ignored);
-  if (!folder && path.extension() != ".json") return open_checkpoint(path)->config();
-  return read_folder_config(folder ? path / "config.json" : path).config;
+  if (!std::filesystem::is_directory(path, ignored)) return open_checkpoint(path);
+  return make_folder(path, read_folder_config(path / "config.json"), {});
 }
 
 } // namespace troupe

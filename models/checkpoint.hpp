@@ -50,10 +50,12 @@ std::shared_ptr<const checkpoint> open_checkpoint(const std::filesystem::path& p
 
 // The same over bytes in memory, which must outlive the checkpoint and what it loads. `name` stands for the file in error lines.
 std::shared_ptr<const checkpoint> open_gguf_bytes(std::span<const std::byte> bytes, const std::string& name);
-std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes, const std::string& name);
+std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes,
+                                                         const std::string& name);
 
-// The config alone: of a folder that may lack weights (for --load-format dummy), of a config.json, or of a GGUF file. Throws load_error.
-model_config read_model_config(const std::filesystem::path& path);
+// For --load-format dummy: a Hugging Face folder of which only the configs are read and needed (no tensors; load() says what is
+// missing), or a GGUF file as ever. Throws load_error.
+std::shared_ptr<const checkpoint> open_checkpoint_without_weights(const std::filesystem::path& path);
 
 // Random weights of a config's shapes (--load-format dummy), stored as `type`. The same seed gives the same weights.
 model_weights make_dummy_weights(const model_config& config, dtype type, std::uint64_t seed);

@@ -22,8 +22,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::size_t kPoolBlocks = 1'048'573; // prime; elements of plain types
-constexpr std::size_t kPoolQuantBlocks = 65'521; // prime; blocks of quantised types
+constexpr std::size_t kPoolBlocks = 1'048'573;       // prime; elements of plain types
+constexpr std::size_t kPoolQuantBlocks = 65'521;     // prime; blocks of quantised types
 constexpr std::size_t kChunk = std::size_t{4} << 20; // bytes that a thread fills at a time
 constexpr std::size_t kAlignment = 64;
 
@@ -63,15 +63,32 @@ void set_scales(dtype type, std::span<std::byte> block, float spread) {
     put_f16(block, at, (negative ? -spread : spread) / divisor);
   };
   switch (type) {
-    case dtype::q4_0: signed_scale(0, 4.61F); break;                   // d (q - 8)
-    case dtype::q5_0: signed_scale(0, 9.23F); break;                   // d (q - 16)
-    case dtype::q8_0: signed_scale(0, 73.9F); break;                   // d q
-    case dtype::q4_1: scale_and_offset(0, 4.61F, -7.5F); break;        // d q + m
-    case dtype::q5_1: scale_and_offset(0, 9.23F, -15.5F); break;       // d q + m
-    case dtype::q4_k: scale_and_offset(0, 256.7F, 7.5F); break;        // d s q - dmin m
-    case dtype::q5_k: scale_and_offset(0, 523.6F, 15.5F); break;       // d s q - dmin m
-    case dtype::q6_k: signed_scale(208, 1367.0F); break;               // d s (q - 32)
-    default: break;
+    case dtype::q4_0:
+      signed_scale(0, 4.61F);
+      break; // d (q - 8)
+    case dtype::q5_0:
+      signed_scale(0, 9.23F);
+      break; // d (q - 16)
+    case dtype::q8_0:
+      signed_scale(0, 73.9F);
+      break; // d q
+    case dtype::q4_1:
+      scale_and_offset(0, 4.61F, -7.5F);
+      break; // d q + m
+    case dtype::q5_1:
+      scale_and_offset(0, 9.23F, -15.5F);
+      break; // d q + m
+    case dtype::q4_k:
+      scale_and_offset(0, 256.7F, 7.5F);
+      break; // d s q - dmin m
+    case dtype::q5_k:
+      scale_and_offset(0, 523.6F, 15.5F);
+      break; // d s q - dmin m
+    case dtype::q6_k:
+      signed_scale(208, 1367.0F);
+      break; // d s (q - 32)
+    default:
+      break;
   }
 }
 
@@ -145,7 +162,8 @@ void run_jobs(const std::vector<fill_job>& jobs) {
 
 std::size_t matrix_bytes(const parameter& item, dtype type) {
   if (item.columns % static_cast<std::int64_t>(traits(type).block_elems) != 0) {
-    fail_load("dummy weights", item.hugging_face, "rows of " + std::to_string(item.columns) + " elements are no whole number of " + std::string(traits(type).name) + " blocks");
+    fail_load("dummy weights", item.hugging_face,
+              "rows of " + std::to_string(item.columns) + " elements are no whole number of " + std::string(traits(type).name) + " blocks");
   }
   const auto bytes = checked_multiply(static_cast<std::size_t>(item.rows), row_bytes(type, static_cast<std::size_t>(item.columns)));
   if (!bytes) fail_load("dummy weights", item.hugging_face, "its size overflows");

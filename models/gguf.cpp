@@ -30,11 +30,24 @@ enum class kv_type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, s
 // Bytes of one element, or the least for a string (its length); 0: no such type, or no element type.
 std::size_t least_bytes(kv_type type) {
   switch (type) {
-    case kv_type::u8: case kv_type::i8: case kv_type::boolean: return 1;
-    case kv_type::u16: case kv_type::i16: return 2;
-    case kv_type::u32: case kv_type::i32: case kv_type::f32: return 4;
-    case kv_type::u64: case kv_type::i64: case kv_type::f64: case kv_type::string: return 8;
-    case kv_type::array: return 0;
+    case kv_type::u8:
+    case kv_type::i8:
+    case kv_type::boolean:
+      return 1;
+    case kv_type::u16:
+    case kv_type::i16:
+      return 2;
+    case kv_type::u32:
+    case kv_type::i32:
+    case kv_type::f32:
+      return 4;
+    case kv_type::u64:
+    case kv_type::i64:
+    case kv_type::f64:
+    case kv_type::string:
+      return 8;
+    case kv_type::array:
+      return 0;
   }
   return 0;
 }
@@ -47,14 +60,14 @@ struct ggml_type {
 
 // ggml.h, enum ggml_type. Those without a dtype are only named in the refusal.
 constexpr std::array<ggml_type, 32> kTypes = {{
-    {0, "F32", dtype::f32},       {1, "F16", dtype::f16},       {2, "Q4_0", dtype::q4_0},     {3, "Q4_1", dtype::q4_1},
-    {6, "Q5_0", dtype::q5_0},     {7, "Q5_1", dtype::q5_1},     {8, "Q8_0", dtype::q8_0},     {9, "Q8_1", std::nullopt},
-    {10, "Q2_K", std::nullopt},   {11, "Q3_K", std::nullopt},   {12, "Q4_K", dtype::q4_k},    {13, "Q5_K", dtype::q5_k},
-    {14, "Q6_K", dtype::q6_k},    {15, "Q8_K", std::nullopt},   {16, "IQ2_XXS", std::nullopt}, {17, "IQ2_XS", std::nullopt},
-    {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt}, {20, "IQ4_NL", std::nullopt}, {21, "IQ3_S", std::nullopt},
-    {22, "IQ2_S", std::nullopt},  {23, "IQ4_XS", std::nullopt}, {24, "I8", dtype::i8},        {25, "I16", std::nullopt},
-    {26, "I32", dtype::i32},      {27, "I64", dtype::i64},      {28, "F64", std::nullopt},    {29, "IQ1_M", std::nullopt},
-    {30, "BF16", dtype::bf16},    {34, "TQ1_0", std::nullopt},  {35, "TQ2_0", std::nullopt},  {39, "MXFP4", std::nullopt},
+    {0, "F32", dtype::f32},        {1, "F16", dtype::f16},       {2, "Q4_0", dtype::q4_0},      {3, "Q4_1", dtype::q4_1},
+    {6, "Q5_0", dtype::q5_0},      {7, "Q5_1", dtype::q5_1},     {8, "Q8_0", dtype::q8_0},      {9, "Q8_1", std::nullopt},
+    {10, "Q2_K", std::nullopt},    {11, "Q3_K", std::nullopt},   {12, "Q4_K", dtype::q4_k},     {13, "Q5_K", dtype::q5_k},
+    {14, "Q6_K", dtype::q6_k},     {15, "Q8_K", std::nullopt},   {16, "IQ2_XXS", std::nullopt}, {17, "IQ2_XS", std::nullopt},
+    {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt},  {20, "IQ4_NL", std::nullopt},  {21, "IQ3_S", std::nullopt},
+    {22, "IQ2_S", std::nullopt},   {23, "IQ4_XS", std::nullopt}, {24, "I8", dtype::i8},         {25, "I16", std::nullopt},
+    {26, "I32", dtype::i32},       {27, "I64", dtype::i64},      {28, "F64", std::nullopt},     {29, "IQ1_M", std::nullopt},
+    {30, "BF16", dtype::bf16},     {34, "TQ1_0", std::nullopt},  {35, "TQ2_0", std::nullopt},   {39, "MXFP4", std::nullopt},
 }};
 
 // Walks the file front to back; every read is checked against what is left.
@@ -139,7 +152,8 @@ class parser {
   }
 
   void set_alignment(std::int64_t alignment) {
-    if (alignment <= 0 || static_cast<std::size_t>(alignment) > kAlignmentLimit || !std::has_single_bit(static_cast<std::size_t>(alignment))) {
+    if (alignment <= 0 || static_cast<std::size_t>(alignment) > kAlignmentLimit ||
+        !std::has_single_bit(static_cast<std::size_t>(alignment))) {
       fail_load(file_, kAlignmentKey, std::to_string(alignment) + " is not a power of two up to " + std::to_string(kAlignmentLimit));
     }
     alignment_ = static_cast<std::size_t>(alignment);
@@ -150,7 +164,8 @@ class parser {
     const auto count = in_.number<std::uint64_t>(key);
     const std::size_t least = least_bytes(type);
     if (least == 0) fail_load(file_, key, "unsupported array element type " + std::to_string(static_cast<std::uint32_t>(type)));
-    if (count > in_.left() / least) fail_load(file_, key, "an array of " + std::to_string(count) + " elements runs past the end of the file");
+    if (count > in_.left() / least)
+      fail_load(file_, key, "an array of " + std::to_string(count) + " elements runs past the end of the file");
     if (count > kElementLimit - elements_) fail_load(file_, key, "more than " + std::to_string(kElementLimit) + " array elements in all");
     elements_ += static_cast<std::size_t>(count);
     value_array items;
@@ -161,16 +176,26 @@ class parser {
 
   value read_scalar(kv_type type, const std::string& key) {
     switch (type) {
-      case kv_type::u8: return std::int64_t{in_.number<std::uint8_t>(key)};
-      case kv_type::i8: return std::int64_t{in_.number<std::int8_t>(key)};
-      case kv_type::u16: return std::int64_t{in_.number<std::uint16_t>(key)};
-      case kv_type::i16: return std::int64_t{in_.number<std::int16_t>(key)};
-      case kv_type::u32: return std::int64_t{in_.number<std::uint32_t>(key)};
-      case kv_type::i32: return std::int64_t{in_.number<std::int32_t>(key)};
-      case kv_type::i64: return in_.number<std::int64_t>(key);
-      case kv_type::f32: return double{in_.number<float>(key)};
-      case kv_type::f64: return in_.number<double>(key);
-      case kv_type::string: return in_.string(key);
+      case kv_type::u8:
+        return std::int64_t{in_.number<std::uint8_t>(key)};
+      case kv_type::i8:
+        return std::int64_t{in_.number<std::int8_t>(key)};
+      case kv_type::u16:
+        return std::int64_t{in_.number<std::uint16_t>(key)};
+      case kv_type::i16:
+        return std::int64_t{in_.number<std::int16_t>(key)};
+      case kv_type::u32:
+        return std::int64_t{in_.number<std::uint32_t>(key)};
+      case kv_type::i32:
+        return std::int64_t{in_.number<std::int32_t>(key)};
+      case kv_type::i64:
+        return in_.number<std::int64_t>(key);
+      case kv_type::f32:
+        return double{in_.number<float>(key)};
+      case kv_type::f64:
+        return in_.number<double>(key);
+      case kv_type::string:
+        return in_.string(key);
       case kv_type::u64: {
         const auto number = in_.number<std::uint64_t>(key);
         if (number <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return static_cast<std::int64_t>(number);
@@ -181,7 +206,8 @@ class parser {
         if (byte > 1) fail_load(file_, key, "a boolean is neither 0 nor 1");
         return byte == 1;
       }
-      case kv_type::array: break;
+      case kv_type::array:
+        break;
     }
     fail_load(file_, key, "unknown value type " + std::to_string(static_cast<std::uint32_t>(type)));
   }
@@ -209,7 +235,8 @@ class parser {
     std::vector<std::int64_t> shape;
     for (std::uint32_t i = 0; i < rank; ++i) {
       const auto dimension = in_.number<std::uint64_t>(tensor);
-      if (dimension > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) fail_load(file_, tensor, "a dimension overflows");
+      if (dimension > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        fail_load(file_, tensor, "a dimension overflows");
       shape.push_back(static_cast<std::int64_t>(dimension));
     }
     std::reverse(shape.begin(), shape.end());
@@ -228,7 +255,8 @@ class parser {
     const dtype_traits type = traits(*tensor.type);
     const std::size_t columns = tensor.shape.empty() ? 1 : static_cast<std::size_t>(tensor.shape.back());
     if (columns % type.block_elems != 0) {
-      fail_load(file_, tensor.name, "rows of " + std::to_string(columns) + " elements are no whole number of " + tensor.type_name + " blocks");
+      fail_load(file_, tensor.name,
+                "rows of " + std::to_string(columns) + " elements are no whole number of " + tensor.type_name + " blocks");
     }
     const auto elements = element_count(tensor.shape);
     const auto bytes = elements ? checked_multiply(*elements / type.block_elems, type.block_bytes) : std::nullopt;
@@ -245,9 +273,11 @@ class parser {
       file_tensor& tensor = tensors[i];
       const std::size_t size = byte_size(tensor);
       const std::uint64_t offset = offsets_[i];
-      if (offset % alignment_ != 0) fail_load(file_, tensor.name, "offset " + std::to_string(offset) + " is not a multiple of the alignment");
+      if (offset % alignment_ != 0)
+        fail_load(file_, tensor.name, "offset " + std::to_string(offset) + " is not a multiple of the alignment");
       if (offset > data.size() || size > data.size() - offset) {
-        fail_load(file_, tensor.name, std::to_string(size) + " bytes at offset " + std::to_string(offset) + " run past the end of the file");
+        fail_load(file_, tensor.name,
+                  std::to_string(size) + " bytes at offset " + std::to_string(offset) + " run past the end of the file");
       }
       tensor.data = data.subspan(static_cast<std::size_t>(offset), size);
     }

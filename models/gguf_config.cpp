@@ -31,7 +31,9 @@ void refuse_unsupported(const config_fields& general, const config_fields& field
 
 void read_shapes(model_config& out, const config_fields& fields) {
   using namespace config_bounds;
-  const auto take = [&](std::string_view key, std::int64_t most) { return static_cast<std::int32_t>(fields.required_integer(key, 1, most)); };
+  const auto take = [&](std::string_view key, std::int64_t most) {
+    return static_cast<std::int32_t>(fields.required_integer(key, 1, most));
+  };
   out.hidden_size = take("embedding_length", width);
   out.intermediate_size = take("feed_forward_length", width);
   out.num_layers = take("block_count", layers);
@@ -118,7 +120,8 @@ void read_tokens(model_config& out, const config_fields& general) {
   if (!tokens->is_array()) general.fail("tokenizer.ggml.tokens", "expected an array");
   const value_array& texts = tokens->as_array();
   if (texts.size() > static_cast<std::size_t>(out.vocab_size)) {
-    general.fail("tokenizer.ggml.tokens", std::to_string(texts.size()) + " tokens, but token_embd.weight has " + std::to_string(out.vocab_size) + " rows");
+    general.fail("tokenizer.ggml.tokens",
+                 std::to_string(texts.size()) + " tokens, but token_embd.weight has " + std::to_string(out.vocab_size) + " rows");
   }
   // The key holds one id where generation_config.json lists several; these texts end a generation in every family that has them.
   constexpr std::array<std::string_view, 5> ends = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"};
@@ -148,7 +151,8 @@ model_config parse_gguf_config(const value& metadata, const std::vector<file_ten
   const file_tensor* embedding = find_tensor(tensors, "token_embd.weight");
   if (!embedding) fail_load(file, "token_embd.weight", "missing");
   if (embedding->shape.size() != 2 || embedding->shape[0] < 1 || embedding->shape[0] > config_bounds::vocab) {
-    fail_load(file, "token_embd.weight", "shape " + shape_text(embedding->shape) + ", expected [vocabulary, " + std::to_string(out.hidden_size) + "]");
+    fail_load(file, "token_embd.weight",
+              "shape " + shape_text(embedding->shape) + ", expected [vocabulary, " + std::to_string(out.hidden_size) + "]");
   }
   out.vocab_size = static_cast<std::int32_t>(embedding->shape[0]);
   out.tied_head = find_tensor(tensors, "output.weight") == nullptr;

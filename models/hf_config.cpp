@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string_view>
 
 #include "models/config_fields.hpp"
@@ -58,7 +59,9 @@ void refuse_unsupported(const config_fields& fields) {
 
 void read_shapes(model_config& out, const config_fields& fields, const family_rules& rules) {
   using namespace config_bounds;
-  const auto take = [&](std::string_view key, std::int64_t most) { return static_cast<std::int32_t>(fields.required_integer(key, 1, most)); };
+  const auto take = [&](std::string_view key, std::int64_t most) {
+    return static_cast<std::int32_t>(fields.required_integer(key, 1, most));
+  };
   out.vocab_size = take("vocab_size", vocab);
   out.hidden_size = take("hidden_size", width);
   out.intermediate_size = take("intermediate_size", width);
@@ -75,7 +78,8 @@ void read_shapes(model_config& out, const config_fields& fields, const family_ru
   } else if (rules.default_head_dim != 0) {
     out.head_dim = static_cast<std::int32_t>(rules.default_head_dim);
   } else {
-    if (out.hidden_size % out.num_heads != 0) fields.fail("hidden_size", "it does not divide by num_attention_heads, and there is no head_dim");
+    if (out.hidden_size % out.num_heads != 0)
+      fields.fail("hidden_size", "it does not divide by num_attention_heads, and there is no head_dim");
     out.head_dim = out.hidden_size / out.num_heads;
   }
   out.norm_epsilon = static_cast<float>(fields.number("rms_norm_eps", 0.0, 1.0).value_or(1e-6));
@@ -104,7 +108,8 @@ void read_sliding_window(model_config& out, const config_fields& fields) {
   if (out.family == "mistral") {
     // Absent is the default; null is none. That difference is why this looks past config_fields::find.
     if (!fields.has_null("sliding_window")) {
-      out.sliding_window = static_cast<std::int32_t>(fields.integer("sliding_window", 1, config_bounds::positions).value_or(default_window));
+      out.sliding_window =
+          static_cast<std::int32_t>(fields.integer("sliding_window", 1, config_bounds::positions).value_or(default_window));
     }
     if (kinds && out.sliding_window && first_sliding(fields, *kinds, out.num_layers) != 0) {
       fields.fail("layer_types", "Mistral layers without the sliding window are not supported");
@@ -113,8 +118,9 @@ void read_sliding_window(model_config& out, const config_fields& fields) {
   }
   if (!fields.boolean("use_sliding_window").value_or(false) || fields.has_null("sliding_window")) return;
   const auto window = fields.integer("sliding_window", 1, config_bounds::positions).value_or(default_window);
-  const auto first = kinds ? first_sliding(fields, *kinds, out.num_layers)
-                           : std::optional(static_cast<std::int32_t>(fields.integer("max_window_layers", 0, config_bounds::positions).value_or(28)));
+  const auto first =
+      kinds ? first_sliding(fields, *kinds, out.num_layers)
+            : std::optional(static_cast<std::int32_t>(fields.integer("max_window_layers", 0, config_bounds::positions).value_or(28)));
   if (!first || *first >= out.num_layers) return;
   out.sliding_window = static_cast<std::int32_t>(window);
   out.first_sliding_layer = *first;
@@ -122,8 +128,7 @@ void read_sliding_window(model_config& out, const config_fields& fields) {
 
 void read_tokens(model_config& out, const config_fields& fields, const value& generation, const std::string& file) {
   const std::int64_t last = out.vocab_size - 1;
-  const std::string generation_file = file == "config.json" ? "generation_config.json" : file + " (generation_config.json)";
-  const config_fields generation_fields(generation, generation_file);
+  const config_fields generation_fields(generation, std::filesystem::path(file).replace_filename("generation_config.json").string());
   if (const auto bos = fields.integer("bos_token_id", 0, last)) out.bos_token = static_cast<token_id>(*bos);
   for (std::int64_t id : fields.integers("eos_token_id", 0, last)) add_token(out.eos_tokens, id);
   for (std::int64_t id : generation_fields.integers("eos_token_id", 0, last)) add_token(out.eos_tokens, id);

@@ -47,7 +47,8 @@ folder_tensors read_indexed(const std::filesystem::path& folder) {
   const auto index = json::parse(read_text_file(index_path, kIndexLimit));
   if (!index) fail_load(index_path.string(), "", index.failure().message);
   const value* map = index->find("weight_map");
-  if (!map || !map->is_object() || map->as_object().empty()) fail_load(index_path.string(), "weight_map", "missing, empty or not an object");
+  if (!map || !map->is_object() || map->as_object().empty())
+    fail_load(index_path.string(), "weight_map", "missing, empty or not an object");
   std::map<std::string, std::set<std::string>> shards; // file -> tensors
   for (const auto& [tensor, file] : map->as_object().entries()) {
     if (!file.is_string() || !is_plain_name(file.as_string())) fail_load(index_path.string(), tensor, "its file is not a plain file name");
@@ -75,8 +76,9 @@ std::filesystem::path only_file(const std::filesystem::path& folder) {
   if (found.empty()) fail_load(folder.string(), "", "no safetensors file (other weight formats are not read, GGUF apart)");
   if (found.size() > 1) {
     std::sort(found.begin(), found.end());
-    fail_load(folder.string(), "", "several safetensors files (" + printable(found[0].filename().string()) + ", " +
-                                       printable(found[1].filename().string()) + ", ..) but no " + kIndexName);
+    fail_load(folder.string(), "",
+              "several safetensors files (" + printable(found[0].filename().string()) + ", " + printable(found[1].filename().string()) +
+                  ", ..) but no " + kIndexName);
   }
   return found.front();
 }
@@ -85,7 +87,8 @@ std::filesystem::path only_file(const std::filesystem::path& folder) {
 
 folder_tensors read_folder_tensors(const std::filesystem::path& folder) {
   std::error_code ignored;
-  if (!std::filesystem::exists(folder / kSingleName, ignored) && std::filesystem::exists(folder / kIndexName, ignored)) return read_indexed(folder);
+  if (!std::filesystem::exists(folder / kSingleName, ignored) && std::filesystem::exists(folder / kIndexName, ignored))
+    return read_indexed(folder);
   folder_tensors out;
   const bool single = std::filesystem::exists(folder / kSingleName, ignored);
   add_file(out, single ? folder / kSingleName : only_file(folder), nullptr);

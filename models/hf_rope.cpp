@@ -35,7 +35,8 @@ void read_yarn(rope_config& rope, const config_fields& fields, double stated_pos
   if (!fields.boolean("truncate").value_or(true)) fields.fail("truncate", "yarn without truncation is not supported");
 }
 
-void read_scaling(rope_config& rope, const config_fields& fields, const std::string& type, const config_fields& top, double stated_positions) {
+void read_scaling(rope_config& rope, const config_fields& fields, const std::string& type, const config_fields& top,
+                  double stated_positions) {
   if (type == "default") return;
   // A top-level original_max_position_embeddings goes before the section's, as in transformers.
   const auto top_original = top.number("original_max_position_embeddings", 1.0, kLargest);

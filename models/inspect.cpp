@@ -20,8 +20,8 @@ std::size_t times(std::size_t a, std::size_t b) { return checked_multiply(a, b).
 std::size_t plus(std::size_t a, std::size_t b) { return checked_add(a, b).value_or(kTooMany); }
 
 struct figures {
-  std::size_t parameters = 0;   // elements of float and quantised tensors
-  std::size_t weight_bytes = 0; // of all stored tensors
+  std::size_t parameters = 0;                                         // elements of float and quantised tensors
+  std::size_t weight_bytes = 0;                                       // of all stored tensors
   std::map<std::string, std::pair<std::size_t, std::size_t>> by_type; // type -> tensors, bytes
   std::size_t kv_bytes_per_token = 0;
   std::int32_t context = 0;
@@ -73,10 +73,14 @@ std::string number_text(double number) { return formatted("%g", number); }
 
 std::string_view scaling_name(rope_scaling_kind kind) {
   switch (kind) {
-    case rope_scaling_kind::none: return "none";
-    case rope_scaling_kind::linear: return "linear";
-    case rope_scaling_kind::llama3: return "llama3";
-    case rope_scaling_kind::yarn: return "yarn";
+    case rope_scaling_kind::none:
+      return "none";
+    case rope_scaling_kind::linear:
+      return "linear";
+    case rope_scaling_kind::llama3:
+      return "llama3";
+    case rope_scaling_kind::yarn:
+      return "yarn";
   }
   return "?";
 }
@@ -84,14 +88,16 @@ std::string_view scaling_name(rope_scaling_kind kind) {
 std::string rope_text(const rope_config& rope) {
   std::string text = "theta " + number_text(rope.theta) + ", " + std::to_string(rope.rotary_dim) + " dimensions, ";
   text += rope.interleaved ? "neighbouring pairs" : "half-apart pairs";
-  if (rope.scaling != rope_scaling_kind::none) text += ", " + std::string(scaling_name(rope.scaling)) + " scaling by " + number_text(rope.factor);
+  if (rope.scaling != rope_scaling_kind::none)
+    text += ", " + std::string(scaling_name(rope.scaling)) + " scaling by " + number_text(rope.factor);
   if (rope.original_max_position > 0) text += " from " + number_text(rope.original_max_position) + " positions";
   if (!rope.frequency_divisors.empty()) text += ", frequency divisors in the file";
   return text;
 }
 
 std::string attention_text(const model_config& config) {
-  std::string text = std::to_string(config.num_heads) + " heads of " + std::to_string(config.head_dim) + ", " + std::to_string(config.num_kv_heads) + " KV heads";
+  std::string text = std::to_string(config.num_heads) + " heads of " + std::to_string(config.head_dim) + ", " +
+                     std::to_string(config.num_kv_heads) + " KV heads";
   if (config.query_key_value_bias) text += config.output_bias ? ", biases" : ", biases on q, k, v";
   if (config.query_key_norm) text += ", query and key norms";
   if (config.sliding_window) {

@@ -14,8 +14,8 @@ namespace troupe {
 struct inspect_options {
   std::optional<std::int32_t> context; // tokens per sequence; none: the model's limit
   std::int32_t sequences = 1;
-  dtype kv_type = dtype::f16;          // f32, f16 or bf16
-  bool list_tensors = false;           // one line per stored tensor
+  dtype kv_type = dtype::f16; // f32, f16 or bf16
+  bool list_tensors = false;  // one line per stored tensor
 };
 
 // A table to read, several lines, each ended. Looks at the headers only: weights are not touched, so a checkpoint whose weights would not

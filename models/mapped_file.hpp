@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-// Owns the mapping. A file that shrinks while it is mapped kills the reader (SIGBUS): replace checkpoints by renaming, do not truncate them.
+// Owns the mapping. A file that shrinks while it is mapped kills the reader (SIGBUS): replace checkpoints by renaming, do not truncate
+// them.
 class mapped_file {
  public:
   // Throws load_error when the file cannot be opened or mapped, is no regular file or is empty.

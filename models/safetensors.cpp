@@ -22,12 +22,28 @@ struct element_type {
 };
 
 constexpr std::array<element_type, 22> kTypes = {{
-    {"F32", 32, dtype::f32},         {"F16", 16, dtype::f16},         {"BF16", 16, dtype::bf16},       {"I8", 8, dtype::i8},
-    {"U8", 8, dtype::u8},            {"I32", 32, dtype::i32},         {"I64", 64, dtype::i64},         {"BOOL", 8, std::nullopt},
-    {"I16", 16, std::nullopt},       {"U16", 16, std::nullopt},       {"U32", 32, std::nullopt},       {"U64", 64, std::nullopt},
-    {"F64", 64, std::nullopt},       {"C64", 64, std::nullopt},       {"F8_E4M3", 8, std::nullopt},    {"F8_E5M2", 8, std::nullopt},
-    {"F8_E4M3FNUZ", 8, std::nullopt}, {"F8_E5M2FNUZ", 8, std::nullopt}, {"F8_E8M0", 8, std::nullopt}, {"F4", 4, std::nullopt},
-    {"F6_E2M3", 6, std::nullopt},    {"F6_E3M2", 6, std::nullopt},
+    {"F32", 32, dtype::f32},
+    {"F16", 16, dtype::f16},
+    {"BF16", 16, dtype::bf16},
+    {"I8", 8, dtype::i8},
+    {"U8", 8, dtype::u8},
+    {"I32", 32, dtype::i32},
+    {"I64", 64, dtype::i64},
+    {"BOOL", 8, std::nullopt},
+    {"I16", 16, std::nullopt},
+    {"U16", 16, std::nullopt},
+    {"U32", 32, std::nullopt},
+    {"U64", 64, std::nullopt},
+    {"F64", 64, std::nullopt},
+    {"C64", 64, std::nullopt},
+    {"F8_E4M3", 8, std::nullopt},
+    {"F8_E5M2", 8, std::nullopt},
+    {"F8_E4M3FNUZ", 8, std::nullopt},
+    {"F8_E5M2FNUZ", 8, std::nullopt},
+    {"F8_E8M0", 8, std::nullopt},
+    {"F4", 4, std::nullopt},
+    {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt},
 }};
 
 const element_type* find_type(std::string_view name) {
@@ -48,7 +64,8 @@ std::vector<std::int64_t> read_shape(const value* field, const std::string& file
 }
 
 // [begin, end) relative to the data section, with begin <= end <= limit.
-std::pair<std::size_t, std::size_t> read_offsets(const value* field, std::size_t limit, const std::string& file, const std::string& tensor) {
+std::pair<std::size_t, std::size_t> read_offsets(const value* field, std::size_t limit, const std::string& file,
+                                                 const std::string& tensor) {
   if (!field || !field->is_array() || field->as_array().size() != 2) fail_load(file, tensor, "no pair \"data_offsets\"");
   const value& first = field->as_array()[0];
   const value& last = field->as_array()[1];
@@ -77,7 +94,8 @@ file_tensor read_tensor(const std::string& key, const value& entry, std::span<co
   const std::optional<std::size_t> bits = elements ? checked_multiply(*elements, type->bits) : std::nullopt;
   if (!bits) fail_load(file, key, "the size of shape " + shape_text(shape) + " overflows");
   if (*bits % 8 != 0 || *bits / 8 != end - begin) {
-    fail_load(file, key, std::string(type->name) + " " + shape_text(shape) + " does not fill its " + std::to_string(end - begin) + " bytes");
+    fail_load(file, key,
+              std::string(type->name) + " " + shape_text(shape) + " does not fill its " + std::to_string(end - begin) + " bytes");
   }
   return {key, std::string(type->name), type->type, std::move(shape), data.subspan(begin, end - begin)};
 }
@@ -100,7 +118,8 @@ std::vector<file_tensor> parse_safetensors(std::span<const std::byte> bytes, con
   if (bytes.size() < 8) fail_load(name, "", "too short for a safetensors file");
   std::uint64_t header_size = 0;
   for (std::size_t i = 0; i < 8; ++i) header_size |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-  if (header_size > kHeaderLimit) fail_load(name, "", "no safetensors file: it claims a header of " + std::to_string(header_size) + " bytes");
+  if (header_size > kHeaderLimit)
+    fail_load(name, "", "no safetensors file: it claims a header of " + std::to_string(header_size) + " bytes");
   if (header_size > bytes.size() - 8) fail_load(name, "", "the file ends inside its header");
   const auto header = bytes.subspan(8, static_cast<std::size_t>(header_size));
   const auto data = bytes.subspan(8 + header.size());

@@ -28,9 +28,15 @@ std::vector<float> to_floats(const file_tensor& tensor, const std::string& file)
   std::vector<float> floats(count.value_or(0));
   for (std::size_t i = 0; i < floats.size(); ++i) {
     switch (*tensor.type) {
-      case dtype::f32: floats[i] = load_at<float>(tensor.data.data(), i); break;
-      case dtype::f16: floats[i] = half_to_float(load_at<std::uint16_t>(tensor.data.data(), i)); break;
-      default: floats[i] = bfloat16_to_float(load_at<std::uint16_t>(tensor.data.data(), i)); break;
+      case dtype::f32:
+        floats[i] = load_at<float>(tensor.data.data(), i);
+        break;
+      case dtype::f16:
+        floats[i] = half_to_float(load_at<std::uint16_t>(tensor.data.data(), i));
+        break;
+      default:
+        floats[i] = bfloat16_to_float(load_at<std::uint16_t>(tensor.data.data(), i));
+        break;
     }
     if (!std::isfinite(floats[i])) fail_load(file, tensor.name, "element " + std::to_string(i) + " is not a finite number");
   }

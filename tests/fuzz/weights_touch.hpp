@@ -26,7 +26,8 @@ void exercise(Open&& open) {
     const model_weights weights = source->load();
     sink = touch(weights.embedding) + touch(weights.head);
     for (const layer_weights& layer : weights.layers) {
-      for (const weight_view* view : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down}) sink = sink + touch(*view);
+      for (const weight_view* view : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down})
+        sink = sink + touch(*view);
     }
     if (weights.final_norm.size() != static_cast<std::size_t>(weights.config.hidden_size)) std::abort();
   } catch (const load_error&) {

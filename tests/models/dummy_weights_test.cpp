@@ -29,9 +29,13 @@ model_config small_config(const std::string& family = "llama") {
   return config;
 }
 
-std::size_t bytes_of(const weight_view& view) { return static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns)); }
+std::size_t bytes_of(const weight_view& view) {
+  return static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns));
+}
 
-bool same(const weight_view& a, const weight_view& b) { return bytes_of(a) == bytes_of(b) && std::memcmp(a.data, b.data, bytes_of(a)) == 0; }
+bool same(const weight_view& a, const weight_view& b) {
+  return bytes_of(a) == bytes_of(b) && std::memcmp(a.data, b.data, bytes_of(a)) == 0;
+}
 
 float f16_at(const std::byte* at) {
   std::uint16_t bits = 0;
@@ -56,11 +60,21 @@ std::vector<float> block_values(dtype type, const std::byte* b) {
     const auto nibble = [&](int base) { return i < 16 ? u8(base + i) & 15 : u8(base + i - 16) >> 4; };
     const auto high = [&](int base) { return (u8(base + i / 8) >> (i % 8) & 1) << 4; };
     switch (type) {
-      case dtype::q4_0: out.push_back(f16_at(b) * static_cast<float>(nibble(2) - 8)); break;
-      case dtype::q4_1: out.push_back(f16_at(b) * static_cast<float>(nibble(4)) + f16_at(b + 2)); break;
-      case dtype::q5_0: out.push_back(f16_at(b) * static_cast<float>((nibble(6) | high(2)) - 16)); break;
-      case dtype::q5_1: out.push_back(f16_at(b) * static_cast<float>(nibble(8) | high(4)) + f16_at(b + 2)); break;
-      default: out.push_back(f16_at(b) * static_cast<float>(static_cast<std::int8_t>(u8(2 + i)))); break;
+      case dtype::q4_0:
+        out.push_back(f16_at(b) * static_cast<float>(nibble(2) - 8));
+        break;
+      case dtype::q4_1:
+        out.push_back(f16_at(b) * static_cast<float>(nibble(4)) + f16_at(b + 2));
+        break;
+      case dtype::q5_0:
+        out.push_back(f16_at(b) * static_cast<float>((nibble(6) | high(2)) - 16));
+        break;
+      case dtype::q5_1:
+        out.push_back(f16_at(b) * static_cast<float>(nibble(8) | high(4)) + f16_at(b + 2));
+        break;
+      default:
+        out.push_back(f16_at(b) * static_cast<float>(static_cast<std::int8_t>(u8(2 + i))));
+        break;
     }
   }
   for (int i = 0; i < 256 && traits(type).block_elems == 256; ++i) {

@@ -19,7 +19,9 @@
 
 namespace troupe::test_files {
 
-inline std::span<const std::byte> as_bytes(const std::string& text) { return {reinterpret_cast<const std::byte*>(text.data()), text.size()}; }
+inline std::span<const std::byte> as_bytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
 
 template <class T>
 void append_number(std::string& out, T number) {

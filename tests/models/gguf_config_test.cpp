@@ -65,8 +65,10 @@ TEST(gguf_config, llama_files_rotate_neighbours_and_the_others_halves) {
 }
 
 TEST(gguf_config, heads_and_window_have_their_own_keys) {
-  const model_config config = parse_with("qwen3", {{"qwen3.attention.key_length", 24}, {"qwen3.attention.value_length", 24},
-                                                   {"qwen3.rope.dimension_count", 12}, {"qwen3.rope.freq_base", 1e6},
+  const model_config config = parse_with("qwen3", {{"qwen3.attention.key_length", 24},
+                                                   {"qwen3.attention.value_length", 24},
+                                                   {"qwen3.rope.dimension_count", 12},
+                                                   {"qwen3.rope.freq_base", 1e6},
                                                    {"qwen3.attention.sliding_window", 128}});
   EXPECT_EQ(config.head_dim, 24);
   EXPECT_EQ(config.rope.rotary_dim, 12);
@@ -95,15 +97,18 @@ TEST(gguf_config, rope_scaling_is_read) {
   EXPECT_EQ(linear.rope.scaling, rope_scaling_kind::linear);
   EXPECT_EQ(linear.rope.factor, 4.0);
   EXPECT_EQ(linear.max_position, 8192);
-  const model_config yarn = parse_with("qwen2", {{"qwen2.rope.scaling.type", "yarn"}, {"qwen2.rope.scaling.factor", 4.0},
-                                                 {"qwen2.rope.scaling.original_context_length", 2048}});
+  const model_config yarn = parse_with(
+      "qwen2",
+      {{"qwen2.rope.scaling.type", "yarn"}, {"qwen2.rope.scaling.factor", 4.0}, {"qwen2.rope.scaling.original_context_length", 2048}});
   EXPECT_EQ(yarn.rope.scaling, rope_scaling_kind::yarn);
   EXPECT_EQ(yarn.rope.original_max_position, 2048.0);
   EXPECT_EQ(yarn.rope.attention_factor, std::nullopt);
   EXPECT_EQ(yarn.max_position, 8192);
-  EXPECT_EQ(parse_with("llama", {{"llama.rope.scaling.type", "none"}, {"llama.rope.scaling.factor", 4.0}}).rope.scaling, rope_scaling_kind::none);
+  EXPECT_EQ(parse_with("llama", {{"llama.rope.scaling.type", "none"}, {"llama.rope.scaling.factor", 4.0}}).rope.scaling,
+            rope_scaling_kind::none);
   EXPECT_EQ(parse_with("llama", {{"llama.rope.scale_linear", 2.0}}).rope.factor, 2.0);
-  EXPECT_THAT(failure_of("llama", {{"llama.rope.scaling.type", "longrope"}, {"llama.rope.scaling.factor", 2.0}}), HasSubstr("unknown rope type longrope"));
+  EXPECT_THAT(failure_of("llama", {{"llama.rope.scaling.type", "longrope"}, {"llama.rope.scaling.factor", 2.0}}),
+              HasSubstr("unknown rope type longrope"));
   EXPECT_THAT(failure_of("llama", {{"llama.rope.scaling.type", "yarn"}}), HasSubstr("rope.scaling.factor: missing"));
   EXPECT_THAT(failure_of("llama", {{"llama.rope.scaling.type", "linear"}, {"llama.rope.scaling.factor", 0.5}}), HasSubstr("rope factor"));
 }
@@ -161,7 +166,8 @@ TEST(gguf_config, what_is_not_supported_is_refused) {
   EXPECT_THAT(failure_of("llama", {{"split.count", 3}}), HasSubstr("split over several files"));
   EXPECT_THAT(failure_of("llama", {{"llama.attention.head_count", value_array{4, 4}}}), HasSubstr("expected an integer, found array"));
   EXPECT_THAT(load_failure([] { parse(metadata_of("llama"), {}); }), HasSubstr("token_embd.weight: missing"));
-  EXPECT_THAT(load_failure([] { parse(metadata_of("llama"), {tensor("token_embd.weight", {100})}); }), HasSubstr("token_embd.weight: shape [100]"));
+  EXPECT_THAT(load_failure([] { parse(metadata_of("llama"), {tensor("token_embd.weight", {100})}); }),
+              HasSubstr("token_embd.weight: shape [100]"));
 }
 
 TEST(gguf_config, numbers_missing_or_out_of_bounds_are_refused) {

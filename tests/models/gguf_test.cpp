@@ -101,22 +101,27 @@ TEST(gguf, counts_that_cannot_fit_are_refused_before_anything_is_reserved) {
   EXPECT_THAT(failure_of(gguf_builder(std::uint64_t{1} << 60, 0).zeros(64)), HasSubstr("tensor count"));
   EXPECT_THAT(failure_of(gguf_builder(0, std::uint64_t{1} << 60).zeros(64)), HasSubstr("key count"));
   // An array of 2^61 eight-byte elements, whose size in bytes wraps.
-  EXPECT_THAT(failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{10}).number(std::uint64_t{1} << 61).zeros(16)),
-              HasSubstr("runs past the end"));
+  EXPECT_THAT(
+      failure_of(
+          gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{10}).number(std::uint64_t{1} << 61).zeros(16)),
+      HasSubstr("runs past the end"));
 }
 
 TEST(gguf, unknown_value_and_element_types_are_refused) {
   EXPECT_THAT(failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{13}).zeros(16)), HasSubstr("k: unknown value type 13"));
-  EXPECT_THAT(failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{77}).number(std::uint64_t{1}).zeros(16)),
-              HasSubstr("unsupported array element type 77"));
+  EXPECT_THAT(
+      failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{77}).number(std::uint64_t{1}).zeros(16)),
+      HasSubstr("unsupported array element type 77"));
   // Arrays of arrays would recurse.
-  EXPECT_THAT(failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{9}).number(std::uint64_t{1}).zeros(16)),
-              HasSubstr("unsupported array element type 9"));
+  EXPECT_THAT(
+      failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{9}).number(std::uint32_t{9}).number(std::uint64_t{1}).zeros(16)),
+      HasSubstr("unsupported array element type 9"));
   EXPECT_THAT(failure_of(gguf_builder(0, 1).string("k").number(std::uint32_t{7}).number(std::uint8_t{2})), HasSubstr("boolean"));
 }
 
 TEST(gguf, string_lengths_near_the_end_of_the_number_range_are_refused) {
-  for (std::uint64_t length : {std::numeric_limits<std::uint64_t>::max(), std::numeric_limits<std::uint64_t>::max() - 15, std::uint64_t{9}}) {
+  for (std::uint64_t length :
+       {std::numeric_limits<std::uint64_t>::max(), std::numeric_limits<std::uint64_t>::max() - 15, std::uint64_t{9}}) {
     EXPECT_THAT(failure_of(gguf_builder(0, 1).number(length).zeros(8)), HasSubstr("key")) << length;
   }
   EXPECT_THAT(failure_of(gguf_builder(0, 1).string(std::string(70'000, 'k')).zeros(8)), HasSubstr("a name of 70000 bytes"));

@@ -15,9 +15,11 @@ using testing::HasSubstr;
 
 // A small valid config with `changes` (an object's text) laid over it; a member set to "DELETE" goes away.
 value config_with(const std::string& architecture, const std::string& changes) {
-  value base = json::parse(R"({"architectures":[")" + architecture + R"("],"hidden_size":64,"intermediate_size":96,"num_hidden_layers":4,)"
-                           R"("num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,"max_position_embeddings":4096,"rms_norm_eps":1e-5})")
-                   .value();
+  value base =
+      json::parse(R"({"architectures":[")" + architecture +
+                  R"("],"hidden_size":64,"intermediate_size":96,"num_hidden_layers":4,)"
+                  R"("num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,"max_position_embeddings":4096,"rms_norm_eps":1e-5})")
+          .value();
   const value over = json::parse(changes).value();
   value_object merged;
   for (const auto& [key, item] : base.as_object().entries()) {
@@ -88,8 +90,10 @@ TEST(hf_config, sliding_windows_follow_each_familys_rules) {
   const model_config partial = parse("Qwen2ForCausalLM", R"({"use_sliding_window":true,"sliding_window":32,"max_window_layers":3})");
   EXPECT_EQ(partial.sliding_window, 32);
   EXPECT_EQ(partial.first_sliding_layer, 3);
-  EXPECT_EQ(parse("Qwen2ForCausalLM", R"({"use_sliding_window":false,"sliding_window":32,"max_window_layers":0})").sliding_window, std::nullopt);
-  EXPECT_EQ(parse("Qwen2ForCausalLM", R"({"use_sliding_window":true,"sliding_window":32,"max_window_layers":4})").sliding_window, std::nullopt);
+  EXPECT_EQ(parse("Qwen2ForCausalLM", R"({"use_sliding_window":false,"sliding_window":32,"max_window_layers":0})").sliding_window,
+            std::nullopt);
+  EXPECT_EQ(parse("Qwen2ForCausalLM", R"({"use_sliding_window":true,"sliding_window":32,"max_window_layers":4})").sliding_window,
+            std::nullopt);
 }
 
 TEST(hf_config, layer_types_are_read_and_orders_that_cannot_run_are_refused) {
@@ -122,7 +126,8 @@ TEST(hf_config, what_would_change_the_numbers_and_is_not_supported_is_refused) {
 
 TEST(hf_config, numbers_missing_of_a_wrong_kind_or_out_of_bounds_are_refused) {
   const auto llama_failure = [](const std::string& changes) { return failure_of("LlamaForCausalLM", changes); };
-  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
+  for (const char* key :
+       {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
     for (const char* bad : {"\"DELETE\"", "0", "-1", "4.5", "\"64\"", "9223372036854775807", "1e300", "true", "[64]", "null"}) {
       EXPECT_THAT(llama_failure(std::string("{\"") + key + "\":" + bad + "}"), HasSubstr(key)) << bad;
     }
@@ -131,7 +136,8 @@ TEST(hf_config, numbers_missing_of_a_wrong_kind_or_out_of_bounds_are_refused) {
   EXPECT_THAT(llama_failure(R"({"num_key_value_heads":3})"), HasSubstr("do not divide"));
   EXPECT_THAT(llama_failure(R"({"hidden_size":66})"), HasSubstr("does not divide"));
   EXPECT_THAT(llama_failure(R"({"head_dim":15})"), HasSubstr("rotary dimensions"));
-  EXPECT_THAT(llama_failure(R"({"num_attention_heads":4096,"num_key_value_heads":4096,"head_dim":4096})"), HasSubstr("heads times head dimension"));
+  EXPECT_THAT(llama_failure(R"({"num_attention_heads":4096,"num_key_value_heads":4096,"head_dim":4096})"),
+              HasSubstr("heads times head dimension"));
   EXPECT_THAT(llama_failure(R"({"rms_norm_eps":0})"), HasSubstr("epsilon"));
   EXPECT_THAT(llama_failure(R"({"rope_theta":0.5})"), HasSubstr("theta"));
   EXPECT_THAT(failure_of("MistralForCausalLM", R"({"sliding_window":0})"), HasSubstr("sliding_window"));
@@ -155,12 +161,14 @@ TEST(hf_rope, scaling_is_read_under_the_old_and_the_new_keys) {
       EXPECT_EQ(linear.scaling, rope_scaling_kind::linear);
       EXPECT_EQ(linear.factor, 4.0);
       const rope_config llama3 = parse("LlamaForCausalLM", head + R"("llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
-                                                                  R"("original_max_position_embeddings":512}})").rope;
+                                                                  R"("original_max_position_embeddings":512}})")
+                                     .rope;
       EXPECT_EQ(llama3.scaling, rope_scaling_kind::llama3);
       EXPECT_EQ(llama3.factor, 8.0);
       EXPECT_EQ(llama3.high_freq_factor, 4.0);
       EXPECT_EQ(llama3.original_max_position, 512.0);
-      const rope_config yarn = parse("Qwen3ForCausalLM", head + R"("yarn","factor":4,"original_max_position_embeddings":4096,"beta_fast":16}})").rope;
+      const rope_config yarn =
+          parse("Qwen3ForCausalLM", head + R"("yarn","factor":4,"original_max_position_embeddings":4096,"beta_fast":16}})").rope;
       EXPECT_EQ(yarn.scaling, rope_scaling_kind::yarn);
       EXPECT_EQ(yarn.beta_fast, 16.0);
       EXPECT_EQ(yarn.beta_slow, 1.0);
@@ -172,8 +180,11 @@ TEST(hf_rope, scaling_is_read_under_the_old_and_the_new_keys) {
 }
 
 TEST(hf_rope, the_newer_section_carries_theta_and_goes_first) {
-  const rope_config rope = parse("LlamaForCausalLM", R"({"rope_theta":7e5,"rope_parameters":{"rope_type":"default","rope_theta":5e5,"partial_rotary_factor":0.5},)"
-                                                     R"("rope_scaling":{"type":"linear","factor":2}})").rope;
+  const rope_config rope =
+      parse("LlamaForCausalLM",
+            R"({"rope_theta":7e5,"rope_parameters":{"rope_type":"default","rope_theta":5e5,"partial_rotary_factor":0.5},)"
+            R"("rope_scaling":{"type":"linear","factor":2}})")
+          .rope;
   EXPECT_EQ(rope.theta, 5e5);
   EXPECT_EQ(rope.rotary_dim, 8);
   EXPECT_EQ(rope.scaling, rope_scaling_kind::none);
@@ -184,12 +195,20 @@ TEST(hf_rope, yarn_lifts_the_context_limit) {
   EXPECT_EQ(limit(R"({"rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":4096}})"), 16384);
   EXPECT_EQ(limit(R"({"rope_scaling":{"rope_type":"yarn","factor":4.0}})"), 16384);
   // Already lifted by whoever wrote the file.
-  EXPECT_EQ(limit(R"({"max_position_embeddings":16384,"rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":4096}})"), 16384);
-  EXPECT_EQ(limit(R"({"max_position_embeddings":16384,"rope_scaling":{"type":"yarn","factor":null,"original_max_position_embeddings":4096}})"), 16384);
+  EXPECT_EQ(
+      limit(R"({"max_position_embeddings":16384,"rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":4096}})"),
+      16384);
+  EXPECT_EQ(
+      limit(R"({"max_position_embeddings":16384,"rope_scaling":{"type":"yarn","factor":null,"original_max_position_embeddings":4096}})"),
+      16384);
   EXPECT_EQ(limit(R"({"rope_scaling":{"type":"linear","factor":2.0}})"), 8192);
   // Llama 3 states the stretched limit.
-  EXPECT_EQ(parse("LlamaForCausalLM", R"({"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":512}})")
-                .max_position, 4096);
+  EXPECT_EQ(
+      parse(
+          "LlamaForCausalLM",
+          R"({"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":512}})")
+          .max_position,
+      4096);
   EXPECT_EQ(limit(R"({"rope_scaling":{"type":"yarn","factor":1e9,"original_max_position_embeddings":4096}})"), 1 << 30);
 }
 
@@ -214,7 +233,8 @@ TEST(hf_rope, unknown_types_and_bad_numbers_are_refused) {
   EXPECT_THAT(rope_failure(R"({"type":"yarn"})"), HasSubstr("factor"));
   EXPECT_THAT(rope_failure(R"({"type":"yarn","factor":2,"truncate":false})"), HasSubstr("truncate"));
   EXPECT_THAT(rope_failure(R"({"type":"yarn","factor":2,"beta_fast":1,"beta_slow":32})"), HasSubstr("beta"));
-  EXPECT_THAT(rope_failure(R"({"type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})"), HasSubstr("low_freq_factor < high_freq_factor"));
+  EXPECT_THAT(rope_failure(R"({"type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})"),
+              HasSubstr("low_freq_factor < high_freq_factor"));
   EXPECT_THAT(rope_failure(R"({"type":"llama3","factor":8})"), HasSubstr("low_freq_factor: missing"));
   EXPECT_THAT(rope_failure(R"({"full_attention":{"rope_type":"default"}})"), HasSubstr("per kind of layer"));
   EXPECT_THAT(rope_failure("3"), HasSubstr("expected an object"));

@@ -24,8 +24,9 @@ std::string failure_of(std::string_view header, std::string_view data = "") {
 }
 
 TEST(safetensors, tensors_come_in_data_order_with_type_shape_and_bytes) {
-  const std::string file = safetensors(R"({"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
-                                       "wxyzABCDEFGHIJKL");
+  const std::string file =
+      safetensors(R"({"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+                  "wxyzABCDEFGHIJKL");
   const auto tensors = parse(file);
   ASSERT_EQ(tensors.size(), 2U);
   EXPECT_EQ(tensors[0].name, "a");
@@ -39,9 +40,10 @@ TEST(safetensors, tensors_come_in_data_order_with_type_shape_and_bytes) {
 }
 
 TEST(safetensors, zero_size_tensors_load_in_the_middle_and_at_the_end) {
-  const std::string file = safetensors(R"({"mark":{"dtype":"F32","shape":[0],"data_offsets":[4,4]},"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},)"
-                                       R"("b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"last":{"dtype":"F16","shape":[3,0],"data_offsets":[6,6]}})",
-                                       "abcdef");
+  const std::string file =
+      safetensors(R"({"mark":{"dtype":"F32","shape":[0],"data_offsets":[4,4]},"a":{"dtype":"I8","shape":[4],"data_offsets":[0,4]},)"
+                  R"("b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"last":{"dtype":"F16","shape":[3,0],"data_offsets":[6,6]}})",
+                  "abcdef");
   const auto tensors = parse(file);
   ASSERT_EQ(tensors.size(), 4U);
   EXPECT_EQ(tensors[1].name, "mark");
@@ -84,11 +86,13 @@ TEST(safetensors, shapes_whose_size_wraps_round_are_refused) {
   EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[18446744073709551616],"data_offsets":[0,0]}})"), HasSubstr("dimension"));
   EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[-1],"data_offsets":[0,0]}})"), HasSubstr("dimension"));
   // A zero beside dimensions that overflow does not make them sane.
-  EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[0,9223372036854775807,9223372036854775807],"data_offsets":[0,0]}})"), HasSubstr("overflows"));
+  EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[0,9223372036854775807,9223372036854775807],"data_offsets":[0,0]}})"),
+              HasSubstr("overflows"));
 }
 
 TEST(safetensors, offsets_outside_the_data_or_backwards_are_refused) {
-  EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abc"), HasSubstr("ends at byte 4 of a data section of 3"));
+  EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abc"),
+              HasSubstr("ends at byte 4 of a data section of 3"));
   EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", "abc"), HasSubstr("backwards"));
   failure_of(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}})", "abc");
   failure_of(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}})", "abc");
@@ -98,8 +102,9 @@ TEST(safetensors, offsets_outside_the_data_or_backwards_are_refused) {
 TEST(safetensors, holes_overlaps_and_left_over_bytes_are_refused) {
   EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "abc"), HasSubstr("hole"));
   EXPECT_THAT(failure_of(R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "abc"), HasSubstr("1 bytes after the last tensor"));
-  EXPECT_THAT(failure_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "abc"),
-              HasSubstr("overlap"));
+  EXPECT_THAT(
+      failure_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "abc"),
+      HasSubstr("overlap"));
 }
 
 TEST(safetensors, unknown_types_are_refused_and_known_ones_without_kernels_are_listed) {
@@ -108,9 +113,7 @@ TEST(safetensors, unknown_types_are_refused_and_known_ones_without_kernels_are_l
   EXPECT_EQ(parse(file)[0].type, std::nullopt);
 }
 
-TEST(safetensors, names_from_the_file_cannot_break_the_error_line) {
-  EXPECT_THAT(failure_of("{\"a\\nb\\u0007\":3}"), HasSubstr("a?b?: "));
-}
+TEST(safetensors, names_from_the_file_cannot_break_the_error_line) { EXPECT_THAT(failure_of("{\"a\\nb\\u0007\":3}"), HasSubstr("a?b?: ")); }
 
 } // namespace
 } // namespace troupe
