@@ -20,7 +20,7 @@ using steady = std::chrono::steady_clock;
 double seconds_since(steady::time_point start) { return std::chrono::duration<double>(steady::now() - start).count(); }
 
 struct figures {
-  double prompt = 0;     // tokens per second
+  double prompt = 0; // tokens per second
   double generation = 0;
 };
 

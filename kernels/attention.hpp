@@ -41,11 +41,11 @@ struct attention_unit {
 struct attention_args {
   const float* query = nullptr; // [rows][heads][head_dim]; heads / kv_heads neighbouring heads share a KV head
   std::int64_t query_stride = 0;
-  float* output = nullptr;      // [rows][heads][head_dim]
+  float* output = nullptr; // [rows][heads][head_dim]
   std::int64_t output_stride = 0;
   std::int32_t heads = 0;
   float scale = 1;
-  std::int32_t window = 0;      // 0: everything before the row
+  std::int32_t window = 0; // 0: everything before the row
   std::span<const attention_span> spans;
   std::span<const attention_unit> units; // from split_attention over the same spans
   kv_layer_view kv;

@@ -25,7 +25,7 @@ constexpr std::int64_t padded(std::int64_t count) { return (count + lanes - 1) /
 
 // One worker's memory for one unit of `rows` (row, head) pairs. Rows are the outermost index everywhere.
 struct scratch {
-  float* keys;   // [head_dim][tile], zero beyond the last position
+  float* keys;   // [head_dim][tile]
   float* values; // [tile][width]
   float* query;  // [rows][head_dim], scaled
   float* scores; // [rows][tile]
@@ -54,7 +54,8 @@ scratch take_scratch(std::int64_t rows, std::int64_t head_dim) {
   return {parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], head_dim, width, rows};
 }
 
-// Brings positions begin .. end-1 (at most a tile, from a tile's start) of one KV head into the scratch, zero keys behind them.
+// Brings positions begin .. end-1 (at most a tile, from a tile's start) of one KV head into the scratch. What lies behind them there, and
+// in padding columns, may be anything: scores of positions that a row does not see are replaced, padding columns are not stored.
 void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, std::int64_t begin, std::int64_t end, const scratch& s) {
   const widen_rows_fn widen = widen_rows_for(kv.layout.type);
   const std::int64_t block_size = kv.layout.block_size;
@@ -68,8 +69,6 @@ void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, 
     widen(values, s.head_dim, run, s.head_dim, s.values + (position - begin) * s.width, s.width);
     position += run;
   }
-  if (end - begin == tile) return;
-  for (std::int64_t d = 0; d < s.head_dim; ++d) std::fill(s.keys + d * tile + (end - begin), s.keys + (d + 1) * tile, 0.0F);
 }
 
 // scores[r][p] = query[r] . keys[.][p] for Rows rows and 32 positions from `at` on: one chain of additions per score, over dimensions.
@@ -204,7 +203,8 @@ void take_tile(const scratch& s, std::int64_t first_row, std::int64_t last_row, 
   }
 }
 
-void load_queries(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group, const scratch& s) {
+void load_queries(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group,
+                  const scratch& s) {
   const std::int64_t width = group * s.head_dim; // the heads of one row are neighbours
   const float* source = args.query + (span.first_row + unit.first_row) * args.query_stride + unit.kv_head * width;
   for (std::int64_t row = 0; row < unit.rows; ++row, source += args.query_stride) {
@@ -213,10 +213,10 @@ void load_queries(const attention_args& args, const attention_span& span, const 
   std::fill_n(s.top, s.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(s.sum, s.rows * lanes, 0.0F);
   std::fill_n(s.output, s.rows * s.width, 0.0F);
-  std::fill_n(s.values, tile * s.width, 0.0F); // the padding columns stay 0
 }
 
-void store_outputs(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group, const scratch& s) {
+void store_outputs(const attention_args& args, const attention_span& span, const attention_unit& unit, std::int64_t group,
+                   const scratch& s) {
   float* target = args.output + (span.first_row + unit.first_row) * args.output_stride + unit.kv_head * group * s.head_dim;
   for (std::int64_t row = 0; row < unit.rows; ++row, target += args.output_stride) {
     for (std::int64_t head = 0; head < group; ++head) {
@@ -267,9 +267,8 @@ void split_attention(std::span<const attention_span> spans, std::int32_t heads, 
   const auto end_position = [&](const attention_unit& unit) {
     return std::int64_t{spans[static_cast<std::size_t>(unit.span)].first_position} + unit.first_row + unit.rows;
   };
-  std::stable_sort(units.begin(), units.end(), [&](const attention_unit& a, const attention_unit& b) {
-    return end_position(a) * a.rows > end_position(b) * b.rows;
-  });
+  std::stable_sort(units.begin(), units.end(),
+                   [&](const attention_unit& a, const attention_unit& b) { return end_position(a) * a.rows > end_position(b) * b.rows; });
 }
 
 void attention(thread_pool& pool, const attention_args& args) {

@@ -10,10 +10,10 @@
 namespace troupe {
 
 struct embedding_args {
-  weight_view table;               // [vocab, hidden], any stored type
+  weight_view table;                // [vocab, hidden], any stored type
   const token_id* tokens = nullptr; // [count], each in 0 .. vocab-1
   std::int64_t count = 0;
-  float* y = nullptr;              // [count][hidden]
+  float* y = nullptr; // [count][hidden]
   std::int64_t y_stride = 0;
 };
 

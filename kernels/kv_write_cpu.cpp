@@ -7,9 +7,12 @@ namespace {
 
 template <dtype Type>
 auto narrow(float x) {
-  if constexpr (Type == dtype::f16) return float_to_half(x);
-  else if constexpr (Type == dtype::bf16) return float_to_bfloat16(x);
-  else return x;
+  if constexpr (Type == dtype::f16)
+    return float_to_half(x);
+  else if constexpr (Type == dtype::bf16)
+    return float_to_bfloat16(x);
+  else
+    return x;
 }
 
 template <dtype Type>
@@ -43,9 +46,12 @@ void write_all(thread_pool& pool, const kv_write_args& args) {
 
 void kv_write(thread_pool& pool, const kv_write_args& args) {
   switch (args.kv.layout.type) {
-    case dtype::f16: return write_all<dtype::f16>(pool, args);
-    case dtype::bf16: return write_all<dtype::bf16>(pool, args);
-    default: return write_all<dtype::f32>(pool, args);
+    case dtype::f16:
+      return write_all<dtype::f16>(pool, args);
+    case dtype::bf16:
+      return write_all<dtype::bf16>(pool, args);
+    default:
+      return write_all<dtype::f32>(pool, args);
   }
 }
 

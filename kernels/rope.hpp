@@ -21,8 +21,8 @@ struct rope_table_view {
 };
 
 struct rope_args {
-  float* x = nullptr;                      // [rows][heads][head_dim], turned in place
-  std::int64_t x_stride = 0;               // elements from row to row
+  float* x = nullptr;        // [rows][heads][head_dim], turned in place
+  std::int64_t x_stride = 0; // elements from row to row
   std::int64_t rows = 0;
   std::int64_t heads = 0;
   std::int64_t head_dim = 0;               // the first 2 * pairs of each head turn, the rest stays

@@ -6,8 +6,7 @@
 
 namespace troupe {
 
-rope_table::rope_table(std::vector<double> frequencies, double magnitude)
-    : frequencies_(std::move(frequencies)), magnitude_(magnitude) {}
+rope_table::rope_table(std::vector<double> frequencies, double magnitude) : frequencies_(std::move(frequencies)), magnitude_(magnitude) {}
 
 void rope_table::reserve(std::int64_t count) {
   if (count <= positions_) return;

@@ -55,7 +55,7 @@ class sampler {
   std::vector<token_id> kept_; // ids that may be drawn, ascending
   std::vector<float> weights_; // of the ids in kept_; the best id's is 1
   std::vector<token_id> order_;
-  std::vector<float> by_id_;   // weights_, found by id
+  std::vector<float> by_id_; // weights_, found by id
 };
 
 // The log-probability of `token` and the `top` largest ones (fewer when the vocabulary is smaller), of raw logits.

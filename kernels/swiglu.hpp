@@ -10,7 +10,7 @@ namespace troupe {
 struct swiglu_args {
   const float* gate_up = nullptr; // [rows][2 * columns]: the gates, then the ups
   std::int64_t gate_up_stride = 0;
-  float* y = nullptr;             // [rows][columns]
+  float* y = nullptr; // [rows][columns]
   std::int64_t y_stride = 0;
   std::int64_t rows = 0;
   std::int64_t columns = 0;

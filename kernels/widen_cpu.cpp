@@ -76,9 +76,12 @@ widen_rows_fn best_f16() {
 widen_rows_fn widen_rows_for(dtype type) {
   static const widen_rows_fn f16 = best_f16();
   switch (type) {
-    case dtype::f16: return f16;
-    case dtype::bf16: return widen_bf16;
-    default: return widen_f32;
+    case dtype::f16:
+      return f16;
+    case dtype::bf16:
+      return widen_bf16;
+    default:
+      return widen_f32;
   }
 }
 

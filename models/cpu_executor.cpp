@@ -143,9 +143,10 @@ std::unique_ptr<step_executor> make_cpu_executor(std::shared_ptr<const model_wei
   try {
     return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info);
   } catch (const std::bad_alloc&) {
-    throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" + std::to_string(plan.info.num_blocks) +
-                     " blocks of " + std::to_string(plan.info.block_size) + " tokens), activations and logits " +
-                     std::to_string(plan.activation_bytes) + ", the weights as stored " + std::to_string(plan.weight_bytes));
+    throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" +
+                     std::to_string(plan.info.num_blocks) + " blocks of " + std::to_string(plan.info.block_size) +
+                     " tokens), activations and logits " + std::to_string(plan.activation_bytes) + ", the weights as stored " +
+                     std::to_string(plan.weight_bytes));
   } catch (const std::invalid_argument& e) {
     throw load_error(std::string("weights: ") + e.what());
   }

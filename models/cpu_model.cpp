@@ -88,8 +88,8 @@ void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   cpu::kv_write(pool_, {key, key + kv_width_, width, batch.spans, kv});
   const bool slides = c.sliding_window && static_cast<std::int32_t>(index) >= c.first_sliding_layer;
   const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
-  cpu::attention(pool_, {query, width, attended_.data(), query_width_, c.num_heads, scale, slides ? *c.sliding_window : 0, batch.spans,
-                         units_, kv});
+  cpu::attention(
+      pool_, {query, width, attended_.data(), query_width_, c.num_heads, scale, slides ? *c.sliding_window : 0, batch.spans, units_, kv});
   layers_[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, true);
 }
 
@@ -110,8 +110,8 @@ const float* cpu_model::logits(std::span<const std::int32_t> rows) {
   for (std::int64_t i = 0; i < count; ++i) {
     std::copy_n(hidden_.data() + rows[static_cast<std::size_t>(i)] * width, width, head_input_.data() + i * width);
   }
-  cpu::rms_norm(pool_, {head_input_.data(), width, head_input_.data(), width, count, 1, width, weights_->final_norm.data(),
-                        config().norm_epsilon});
+  cpu::rms_norm(
+      pool_, {head_input_.data(), width, head_input_.data(), width, count, 1, width, weights_->final_norm.data(), config().norm_epsilon});
   head_.apply(pool_, head_input_.data(), width, count, logits_.data(), head_.rows());
   return logits_.data();
 }

@@ -22,7 +22,8 @@ void require_positive(std::int32_t number, const std::string& name) {
 
 std::size_t product(std::size_t a, std::size_t b, const char* what) {
   std::size_t result = 0;
-  require(!__builtin_mul_overflow(a, b, &result), std::string(what) + " does not fit in memory: " + std::to_string(a) + " times " + std::to_string(b) + " bytes");
+  require(!__builtin_mul_overflow(a, b, &result),
+          std::string(what) + " does not fit in memory: " + std::to_string(a) + " times " + std::to_string(b) + " bytes");
   return result;
 }
 
@@ -43,7 +44,8 @@ void check_model(const model_config& c) {
 std::int32_t model_length(const model_config& c, const cpu_executor_options& options) {
   const std::int32_t length = options.max_model_len.value_or(c.max_position);
   require_positive(length, "max_model_len");
-  require(length <= c.max_position, "max_model_len is " + std::to_string(length) + ", but the model was made for " + std::to_string(c.max_position) + " positions");
+  require(length <= c.max_position,
+          "max_model_len is " + std::to_string(length) + ", but the model was made for " + std::to_string(c.max_position) + " positions");
   return length;
 }
 
@@ -79,17 +81,23 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
 
   executor_plan plan;
   const std::size_t block_bytes = product(kv_bytes_per_token(c, kv_type), static_cast<std::size_t>(options.block_size), "a KV block");
-  plan.info = {options.block_size,    block_count(options, block_bytes), options.max_num_seqs, options.max_batched_tokens,
+  plan.info = {options.block_size,       block_count(options, block_bytes),
+               options.max_num_seqs,     options.max_batched_tokens,
                model_length(c, options), std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size))};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cores), options.max_batched_tokens,
-                std::min(head_rows, options.max_batched_tokens), options.block_size, plan.info.num_blocks, kv_type};
+  plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cores),
+                options.max_batched_tokens,
+                std::min(head_rows, options.max_batched_tokens),
+                options.block_size,
+                plan.info.num_blocks,
+                kv_type};
   plan.kv_bytes = product(block_bytes, static_cast<std::size_t>(plan.info.num_blocks), "the KV cache");
   const std::size_t heads = static_cast<std::size_t>(2 * (c.num_heads + c.num_kv_heads)) * static_cast<std::size_t>(c.head_dim);
   const std::size_t row = 2 * static_cast<std::size_t>(c.hidden_size) + heads + 3 * static_cast<std::size_t>(c.intermediate_size);
-  plan.activation_bytes = product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
-                          sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * static_cast<std::size_t>(c.vocab_size + c.hidden_size);
+  plan.activation_bytes =
+      product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
+      sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * static_cast<std::size_t>(c.vocab_size + c.hidden_size);
   plan.weight_bytes = weights.total_bytes;
   return plan;
 }

@@ -32,7 +32,8 @@ void row_sampler::run_chunk(std::span<const head_row> heads, slot_table& slots, 
     const std::size_t g = static_cast<std::size_t>(group);
     slot_output& output = outputs[heads[groups_[g]].item];
     for (std::size_t i = groups_[g]; i < groups_[g + 1]; ++i) {
-      take_row(heads[i], logits + static_cast<std::int64_t>(i) * stride, samplers_[static_cast<std::size_t>(worker)], slots[output.slot], output);
+      take_row(heads[i], logits + static_cast<std::int64_t>(i) * stride, samplers_[static_cast<std::size_t>(worker)], slots[output.slot],
+               output);
     }
   });
 }

@@ -17,13 +17,13 @@ namespace troupe {
 // A row of the last forward() that needs logits.
 struct head_row {
   std::int32_t row = 0;
-  std::size_t item = 0;             // index of its work item and output
-  std::int32_t next_position = 0;   // of the token that the logits are about
-  std::optional<token_id> target;   // a prompt token to score
-  std::int32_t alternatives = 0;    // best ones to report beside the target
+  std::size_t item = 0;           // index of its work item and output
+  std::int32_t next_position = 0; // of the token that the logits are about
+  std::optional<token_id> target; // a prompt token to score
+  std::int32_t alternatives = 0;  // best ones to report beside the target
   bool sample = false;
-  std::size_t drafts = 0;           // verify: rows of the item before this one; all of their draws must have been as proposed
-  token_id draft = 0;               // with drafts > 0: what was proposed as the draw of the row before, and is this row's input
+  std::size_t drafts = 0; // verify: rows of the item before this one; all of their draws must have been as proposed
+  token_id draft = 0;     // with drafts > 0: what was proposed as the draw of the row before, and is this row's input
 };
 
 class row_sampler {

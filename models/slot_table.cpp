@@ -18,9 +18,12 @@ std::int32_t scored_rows(const work_item& item, std::int32_t prompt_tokens) {
 
 std::int64_t tokens_of(const work_item& item, std::int32_t prompt_tokens) {
   switch (item.kind) {
-    case work_kind::prefill: return std::int64_t{item.token_count} + (item.prompt_logprobs && end_of(item) < prompt_tokens ? 1 : 0);
-    case work_kind::verify: return std::int64_t{item.token_count} - 1;
-    case work_kind::decode: return 0;
+    case work_kind::prefill:
+      return std::int64_t{item.token_count} + (item.prompt_logprobs && end_of(item) < prompt_tokens ? 1 : 0);
+    case work_kind::verify:
+      return std::int64_t{item.token_count} - 1;
+    case work_kind::decode:
+      return 0;
   }
   return 0;
 }
@@ -99,12 +102,14 @@ slot_table::breach slot_table::grant(const block_grant& granted) {
   if (!is_slot(granted.slot) || !(*this)[granted.slot].open) return at_slot(granted.slot) + "is granted blocks but is not open";
   std::vector<block_id>& table = (*this)[granted.slot].blocks;
   if (granted.first_block < 0 || static_cast<std::size_t>(granted.first_block) > table.size()) {
-    return at_slot(granted.slot) + "is granted blocks from " + std::to_string(granted.first_block) + " on but has " + std::to_string(table.size());
+    return at_slot(granted.slot) + "is granted blocks from " + std::to_string(granted.first_block) + " on but has " +
+           std::to_string(table.size());
   }
   const std::size_t first = static_cast<std::size_t>(granted.first_block);
   if (granted.blocks.size() > blocks_per_slot_ - first) return at_slot(granted.slot) + "is granted more blocks than a sequence can use";
   for (const block_id block : granted.blocks) {
-    if (!is_block(block)) return at_slot(granted.slot) + "is granted block " + std::to_string(block) + " of " + std::to_string(info_.num_blocks);
+    if (!is_block(block))
+      return at_slot(granted.slot) + "is granted block " + std::to_string(block) + " of " + std::to_string(info_.num_blocks);
   }
   table.resize(std::max(table.size(), first + granted.blocks.size()));
   std::copy(granted.blocks.begin(), granted.blocks.end(), table.begin() + granted.first_block);
@@ -114,7 +119,8 @@ slot_table::breach slot_table::grant(const block_grant& granted) {
 slot_table::breach slot_table::check_copies(const step_plan& plan) const {
   for (const block_copy& copy : plan.copies) {
     if (!is_block(copy.from) || !is_block(copy.to) || copy.from == copy.to) {
-      return "block " + std::to_string(copy.from) + " is copied to block " + std::to_string(copy.to) + " of " + std::to_string(info_.num_blocks);
+      return "block " + std::to_string(copy.from) + " is copied to block " + std::to_string(copy.to) + " of " +
+             std::to_string(info_.num_blocks);
     }
   }
   return std::nullopt;
@@ -141,7 +147,8 @@ slot_table::breach slot_table::check_items(const step_plan& plan) {
     return "the plan carries " + std::to_string(plan.tokens.size()) + " tokens but its items take " + std::to_string(tokens);
   }
   for (const token_id token : plan.tokens) {
-    if (token < 0 || token >= info_.vocab_size) return "token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(info_.vocab_size);
+    if (token < 0 || token >= info_.vocab_size)
+      return "token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(info_.vocab_size);
   }
   return std::nullopt;
 }
@@ -160,7 +167,8 @@ slot_table::breach slot_table::check_item(const work_item& item, const slot_stat
   }
   if (item.prompt_logprobs && *item.prompt_logprobs < 0) return who + "asks for a negative number of alternatives";
   if (!state.position && item.first_position > 0 && has_penalties(state.sampling)) {
-    return who + "has penalties but starts at position " + std::to_string(item.first_position) + ": the tokens before it are not known here";
+    return who + "has penalties but starts at position " + std::to_string(item.first_position) +
+           ": the tokens before it are not known here";
   }
   if (item.kind == work_kind::prefill) return std::nullopt;
   if (!item.sample) return who + "has a decode or verify item that does not sample";

@@ -42,9 +42,11 @@ class attention_test : public test::op_test {
     std::iota(free.begin(), free.end(), 0);
     std::shuffle(free.begin(), free.end(), random_);
     for (const std::int32_t length : lengths) {
-      sequence q{length, normal(static_cast<std::size_t>(length * s.heads * s.head_dim)),
+      sequence q{length,
+                 normal(static_cast<std::size_t>(length * s.heads * s.head_dim)),
                  rounded(normal(static_cast<std::size_t>(length * s.kv_heads * s.head_dim)), s.type),
-                 rounded(normal(static_cast<std::size_t>(length * s.kv_heads * s.head_dim)), s.type), {}};
+                 rounded(normal(static_cast<std::size_t>(length * s.kv_heads * s.head_dim)), s.type),
+                 {}};
       for (std::int32_t i = 0; i < (length + s.block_size - 1) / s.block_size; ++i) {
         q.blocks.push_back(free.back());
         free.pop_back();
@@ -68,14 +70,17 @@ class attention_test : public test::op_test {
         const std::size_t mine = static_cast<std::size_t>((row * s.heads + head) * s.head_dim);
         for (std::int32_t p = low; p <= row; ++p) {
           double dot = 0;
-          for (std::int32_t d = 0; d < s.head_dim; ++d) dot += static_cast<double>(q.query[mine + static_cast<std::size_t>(d)]) * static_cast<double>(q.key[at(p, d)]);
+          for (std::int32_t d = 0; d < s.head_dim; ++d)
+            dot += static_cast<double>(q.query[mine + static_cast<std::size_t>(d)]) * static_cast<double>(q.key[at(p, d)]);
           weight[static_cast<std::size_t>(p)] = dot * scale;
           top = std::max(top, dot * scale);
         }
-        for (std::int32_t p = low; p <= row; ++p) sum += weight[static_cast<std::size_t>(p)] = std::exp(weight[static_cast<std::size_t>(p)] - top);
+        for (std::int32_t p = low; p <= row; ++p)
+          sum += weight[static_cast<std::size_t>(p)] = std::exp(weight[static_cast<std::size_t>(p)] - top);
         for (std::int32_t p = low; p <= row; ++p) {
           for (std::int32_t d = 0; d < s.head_dim; ++d) {
-            output[mine + static_cast<std::size_t>(d)] += weight[static_cast<std::size_t>(p)] / sum * static_cast<double>(q.value[at(p, d)]);
+            output[mine + static_cast<std::size_t>(d)] +=
+                weight[static_cast<std::size_t>(p)] / sum * static_cast<double>(q.value[at(p, d)]);
           }
         }
       }
@@ -93,7 +98,8 @@ class attention_test : public test::op_test {
       if (until[i] > done[i]) spans.push_back({rows, until[i] - done[i], done[i], batch[i]->blocks.data()});
       rows += until[i] - done[i];
     }
-    std::vector<float> qkv = test::poisoned(static_cast<std::size_t>(rows * stride)), out = test::poisoned(static_cast<std::size_t>(rows * q_width));
+    std::vector<float> qkv = test::poisoned(static_cast<std::size_t>(rows * stride)),
+                       out = test::poisoned(static_cast<std::size_t>(rows * q_width));
     float* row = qkv.data();
     for (std::size_t i = 0; i < batch.size(); ++i) {
       for (std::int32_t p = done[i]; p < until[i]; ++p, row += stride) {
@@ -120,9 +126,15 @@ class attention_test : public test::op_test {
 
 TEST_F(attention_test, equals_the_formula_over_scattered_poisoned_blocks) {
   cpu::thread_pool pool(2);
-  for (const shape s : {shape{9, 3, 64, 16, dtype::f16, 0}, {4, 4, 24, 1, dtype::f32, 0}, {6, 1, 5, 7, dtype::bf16, 0},
-                        {8, 2, 128, 32, dtype::f32, 16}, {2, 2, 16, 16, dtype::f16, 1}, {7, 1, 33, 100, dtype::f32, 50}, {64, 1, 8, 16, dtype::f32, 0}}) {
-    SCOPED_TRACE(::testing::Message() << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim << ", block " << s.block_size << ", window " << s.window);
+  for (const shape s : {shape{9, 3, 64, 16, dtype::f16, 0},
+                        {4, 4, 24, 1, dtype::f32, 0},
+                        {6, 1, 5, 7, dtype::bf16, 0},
+                        {8, 2, 128, 32, dtype::f32, 16},
+                        {2, 2, 16, 16, dtype::f16, 1},
+                        {7, 1, 33, 100, dtype::f32, 50},
+                        {64, 1, 8, 16, dtype::f32, 0}}) {
+    SCOPED_TRACE(::testing::Message() << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim << ", block " << s.block_size
+                                      << ", window " << s.window);
     std::int32_t blocks = 0;
     std::vector<sequence> all = make_sequences(s, {1, 150, static_cast<std::int32_t>(between(2, 200)), 64}, blocks);
     cpu::kv_storage kv(layout_of(s), 2, blocks);

@@ -24,7 +24,8 @@ TEST_F(embedding_test, looks_up_rows_of_every_plain_type_in_any_order) {
   const dtype types[] = {dtype::f32, dtype::f16, dtype::bf16};
   for (int kind = 0; kind < 3; ++kind) {
     std::vector<float> y = test::poisoned(static_cast<std::size_t>(count * stride));
-    cpu::embedding(pool, {{types[kind], vocab, hidden, static_cast<const std::byte*>(stored[kind])}, tokens.data(), count, y.data(), stride});
+    cpu::embedding(pool,
+                   {{types[kind], vocab, hidden, static_cast<const std::byte*>(stored[kind])}, tokens.data(), count, y.data(), stride});
     for (std::int64_t i = 0; i < count; ++i) {
       for (std::int64_t k = 0; k < hidden; ++k) {
         const std::size_t from = static_cast<std::size_t>(tokens[static_cast<std::size_t>(i)] * hidden + k);

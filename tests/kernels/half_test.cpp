@@ -50,8 +50,8 @@ TEST(half_bits, too_large_becomes_infinite_and_bfloat16_rounds_to_even) {
   EXPECT_EQ(float_to_half(65520.0F), 0x7c00);
   EXPECT_EQ(float_to_half(-1e30F), 0xfc00);
   EXPECT_EQ(float_to_bfloat16(1.0F), 0x3f80);
-  EXPECT_EQ(float_to_bfloat16(1.0F + 0x1p-8F), 0x3f80);            // a tie, down to even
-  EXPECT_EQ(float_to_bfloat16(1.0F + 3 * 0x1p-8F), 0x3f82);        // a tie, up to even
+  EXPECT_EQ(float_to_bfloat16(1.0F + 0x1p-8F), 0x3f80);     // a tie, down to even
+  EXPECT_EQ(float_to_bfloat16(1.0F + 3 * 0x1p-8F), 0x3f82); // a tie, up to even
   EXPECT_EQ(float_to_bfloat16(std::numeric_limits<float>::max()), 0x7f80);
   EXPECT_TRUE(std::isnan(bfloat16_to_float(float_to_bfloat16(std::bit_cast<float>(0x7f800001U)))));
 }

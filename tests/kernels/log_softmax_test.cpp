@@ -21,8 +21,10 @@ TEST_F(log_softmax_test, equals_the_formula_for_odd_sizes) {
     ASSERT_TRUE(scale.usable);
     for (std::size_t i = 0; i < count; i += 1 + count / 50) {
       const double right = static_cast<double>(x[i]) - top - std::log(sum);
-      if (std::isfinite(x[i])) ASSERT_NEAR(scale.log_probability(x[i]), right, 2e-6 + 1e-7 * std::abs(right)) << count;
-      else ASSERT_EQ(scale.log_probability(x[i]), -inf);
+      if (std::isfinite(x[i]))
+        ASSERT_NEAR(scale.log_probability(x[i]), right, 2e-6 + 1e-7 * std::abs(right)) << count;
+      else
+        ASSERT_EQ(scale.log_probability(x[i]), -inf);
     }
   }
 }

@@ -9,7 +9,9 @@ class rms_norm_test : public test::op_test {};
 
 TEST_F(rms_norm_test, equals_the_formula_for_odd_shapes_strides_and_groups) {
   cpu::thread_pool pool(2);
-  struct shape { std::int64_t rows, groups, columns; };
+  struct shape {
+    std::int64_t rows, groups, columns;
+  };
   for (const shape s : {shape{1, 1, 1}, {3, 1, 7}, {5, 3, 16}, {2, 4, 33}, {257, 1, 576}, {1, 1, 4097}}) {
     const std::int64_t x_stride = s.groups * s.columns + 3, y_stride = s.groups * s.columns + 1;
     const std::vector<float> x = normal(static_cast<std::size_t>(s.rows * x_stride), 3.0F);

@@ -9,11 +9,14 @@ class rope_test : public test::op_test {};
 
 TEST_F(rope_test, turns_pairs_by_position_times_frequency_and_leaves_the_rest) {
   cpu::thread_pool pool(2);
-  struct shape { std::int64_t rows, heads, head_dim, pairs; };
+  struct shape {
+    std::int64_t rows, heads, head_dim, pairs;
+  };
   for (const shape s : {shape{1, 1, 2, 1}, {5, 3, 10, 3}, {300, 9, 64, 32}, {3, 2, 128, 64}}) {
     for (const rope_pairing pairing : {rope_pairing::halves, rope_pairing::interleaved}) {
       std::vector<double> frequencies;
-      for (std::int64_t i = 0; i < s.pairs; ++i) frequencies.push_back(std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(s.pairs)));
+      for (std::int64_t i = 0; i < s.pairs; ++i)
+        frequencies.push_back(std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(s.pairs)));
       rope_table table(frequencies, 1.25);
       std::vector<std::int32_t> positions;
       for (std::int64_t row = 0; row < s.rows; ++row) positions.push_back(static_cast<std::int32_t>(between(0, 2999)));
@@ -36,7 +39,8 @@ TEST_F(rope_test, turns_pairs_by_position_times_frequency_and_leaves_the_rest) {
           }
         }
         for (std::int64_t i = 0; i < stride; ++i) {
-          ASSERT_NEAR(after[static_cast<std::size_t>(row * stride + i)], right[static_cast<std::size_t>(i)], 1e-6) << "row " << row << ", element " << i;
+          ASSERT_NEAR(after[static_cast<std::size_t>(row * stride + i)], right[static_cast<std::size_t>(i)], 1e-6)
+              << "row " << row << ", element " << i;
         }
       }
     }

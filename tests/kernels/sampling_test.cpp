@@ -14,8 +14,8 @@ constexpr float inf = std::numeric_limits<float>::infinity();
 
 // The rules of core/sampling.hpp word by word, in f64: the probability of every id. `near` tells that a cut lies so close to an id that
 // rounding may decide on which side.
-std::vector<double> probabilities(const std::vector<float>& logits, const sampling_params& p, const std::vector<seen_token>& seen, std::int64_t outputs,
-                                  bool& near) {
+std::vector<double> probabilities(const std::vector<float>& logits, const sampling_params& p, const std::vector<seen_token>& seen,
+                                  std::int64_t outputs, bool& near) {
   std::vector<double> x(logits.begin(), logits.end());
   for (const seen_token& s : seen) {
     double& v = x[static_cast<std::size_t>(s.token)];
@@ -102,8 +102,10 @@ TEST_F(sampling_test, frequencies_follow_the_probabilities) {
   for (int i = 0; i < draws; ++i) ++count[static_cast<std::size_t>(*sampler.sample({logits.data(), &p, {}, i, i}))];
   double chi_square = 0;
   for (std::size_t i = 0; i < 8; ++i) {
-    if (share[i] == 0) EXPECT_EQ(count[i], 0);
-    else chi_square += std::pow(count[i] - draws * share[i], 2) / (draws * share[i]);
+    if (share[i] == 0)
+      EXPECT_EQ(count[i], 0);
+    else
+      chi_square += std::pow(count[i] - draws * share[i], 2) / (draws * share[i]);
   }
   EXPECT_LT(chi_square, 22.5); // 6 degrees of freedom: one chance in a thousand, and the seed is fixed
 }
@@ -144,7 +146,8 @@ TEST_F(sampling_test, a_tiny_temperature_is_greedy_without_overflow) {
       sampling_params p;
       p.temperature = temperature;
       p.top_p = top_p;
-      for (std::int64_t position = 0; position < 10; ++position) EXPECT_EQ(sampler.sample({logits.data(), &p, {}, position, 0}), best) << temperature;
+      for (std::int64_t position = 0; position < 10; ++position)
+        EXPECT_EQ(sampler.sample({logits.data(), &p, {}, position, 0}), best) << temperature;
     }
   }
 }
@@ -155,7 +158,8 @@ TEST_F(sampling_test, top_k_above_the_vocabulary_is_the_vocabulary) {
   huge.top_k = 9'999'999;
   off.seed = huge.seed = 5;
   cpu::sampler sampler(50);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(sampler.sample({logits.data(), &off, {}, i, 0}), sampler.sample({logits.data(), &huge, {}, i, 0}));
+  for (int i = 0; i < 100; ++i)
+    EXPECT_EQ(sampler.sample({logits.data(), &off, {}, i, 0}), sampler.sample({logits.data(), &huge, {}, i, 0}));
 }
 
 TEST_F(sampling_test, suppressed_ids_wait_for_min_tokens_even_with_a_large_bias) {
@@ -214,7 +218,8 @@ TEST_F(sampling_test, scores_are_raw_log_probabilities_best_first_with_lower_ids
   EXPECT_NEAR(scores.chosen.logprob, static_cast<double>(logits[123]) - 40.0 - std::log(sum), 1e-5);
   std::vector<token_id> order(777);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](token_id a, token_id b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](token_id a, token_id b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
   ASSERT_EQ(scores.top.size(), 20U);
   for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(scores.top[i].token, order[i]);
   EXPECT_EQ(cpu::score_token(logits.data(), 3, scale, 0, 20).top.size(), 3U);

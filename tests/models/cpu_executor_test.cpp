@@ -9,136 +9,11 @@
 namespace troupe {
 namespace {
 
+using test::generate;
 using test::greedy;
+using test::part_of;
 using test::plan_writer;
-using tokens = std::vector<token_id>;
-
-tokens part_of(const tokens& all, std::size_t begin, std::size_t end) {
-  return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
-}
-
-// The whole prompt in one step, then `count - 1` decodes.
-tokens generate(plan_writer& writer, slot_id slot, const tokens& prompt, const sampling_params& sampling, std::size_t count) {
-  const auto length = static_cast<std::int32_t>(prompt.size());
-  writer.open(slot, length, sampling, length + static_cast<std::int32_t>(count));
-  writer.prefill(slot, 0, prompt, true);
-  tokens drawn = writer.run()[0].tokens;
-  while (drawn.size() < count && !drawn.empty()) {
-    writer.decode(slot, length + static_cast<std::int32_t>(drawn.size()) - 1);
-    const tokens next = writer.run()[0].tokens;
-    if (next.size() != 1) break;
-    drawn.push_back(next[0]);
-  }
-  writer.close(slot);
-  return drawn;
-}
-
-class every_family : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(every_family, greedy_tokens_equal_transformers_also_over_reused_blocks) {
-  cpu_executor_options options = test::small_options();
-  options.num_blocks = 14; // the longest prompt needs all of them: every block is used again
-  const auto executor = make_cpu_executor(test::tiny_weights(GetParam()), options);
-  plan_writer writer(*executor);
-  std::vector<test::expected_prompt> prompts = test::expected_prompts(GetParam());
-  std::reverse(prompts.begin(), prompts.end());
-  for (const test::expected_prompt& prompt : prompts) EXPECT_EQ(generate(writer, 3, prompt.tokens, greedy(), 16), prompt.greedy);
-}
-
-TEST_P(every_family, seeded_draws_do_not_depend_on_batch_slot_blocks_or_chunks) {
-  const auto weights = test::tiny_weights(GetParam());
-  const std::vector<test::expected_prompt> prompts = test::expected_prompts(GetParam());
-  sampling_params sampling;
-  sampling.temperature = 1.2F;
-  sampling.top_p = 0.95F;
-  sampling.repetition_penalty = 1.1F;
-  sampling.frequency_penalty = 0.2F;
-  const auto alone = make_cpu_executor(weights, test::small_options());
-  plan_writer single(*alone);
-  std::vector<tokens> right;
-  std::vector<tokens> input;
-  for (int i = 0; i < 8; ++i) {
-    sampling.seed = static_cast<std::uint64_t>(1000 + i);
-    input.push_back(part_of(prompts[3].tokens, static_cast<std::size_t>(i), static_cast<std::size_t>(20 + 9 * i)));
-    right.push_back(generate(single, 0, input.back(), sampling, 12));
-    ASSERT_EQ(right.back().size(), 12U);
-  }
-  const auto together = make_cpu_executor(weights, test::small_options());
-  plan_writer batch(*together, 77);
-  std::vector<tokens> drawn(8);
-  std::vector<std::size_t> done(8);
-  std::mt19937 random(std::random_device{}());
-  for (int i = 0; i < 8; ++i) {
-    sampling.seed = static_cast<std::uint64_t>(1000 + i);
-    batch.open(7 - i, static_cast<std::int32_t>(input[static_cast<std::size_t>(i)].size()), sampling, 120);
-  }
-  for (bool busy = true; busy;) {
-    busy = false;
-    std::vector<std::size_t> order(8);
-    for (std::size_t i = 0; i < 8; ++i) order[i] = i;
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) {
-      const slot_id slot = 7 - static_cast<slot_id>(i);
-      if (done[i] < input[i].size()) {
-        const std::size_t end = std::min(input[i].size(), done[i] + std::uniform_int_distribution<std::size_t>(1, 25)(random));
-        batch.prefill(slot, static_cast<std::int32_t>(done[i]), part_of(input[i], done[i], end), end == input[i].size());
-        done[i] = end;
-      } else if (drawn[i].size() < 12) {
-        batch.decode(slot, static_cast<std::int32_t>(input[i].size() + drawn[i].size()) - 1);
-      }
-    }
-    if (batch.plan.items.empty()) break;
-    busy = true;
-    for (const slot_output& output : batch.run()) {
-      tokens& mine = drawn[static_cast<std::size_t>(7 - output.slot)];
-      mine.insert(mine.end(), output.tokens.begin(), output.tokens.end());
-    }
-  }
-  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(drawn[i], right[i]) << "sequence " << i;
-}
-
-TEST_P(every_family, a_refill_after_preemption_or_a_lost_device_continues_with_the_same_tokens) {
-  const auto executor = make_cpu_executor(test::tiny_weights(GetParam()), test::small_options());
-  const tokens prompt = test::expected_prompts(GetParam())[2].tokens;
-  sampling_params sampling;
-  sampling.seed = 5;
-  sampling.presence_penalty = 0.5F;
-  sampling.min_tokens = 9;
-  sampling.suppressed = {2, 3, 5};
-  plan_writer writer(*executor);
-  const tokens whole = generate(writer, 1, prompt, sampling, 16);
-  ASSERT_EQ(whole.size(), 16U);
-  for (const std::size_t kept : {1U, 7U, 15U}) {
-    if (kept == 7) { // as after a lost device: a new epoch, slots open at that moment are gone
-      writer.open(6, 1, sampling, 1);
-      writer.prefill(6, 0, {1}, true);
-      writer.run();
-      writer.plan.epoch = 2;
-      writer.plan.step = 0;
-    }
-    const auto length = static_cast<std::int32_t>(prompt.size());
-    writer.open(6, length, sampling, length + 16);
-    tokens known = prompt;
-    known.insert(known.end(), whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(kept));
-    writer.prefill(6, 0, part_of(known, 0, 10), false);
-    EXPECT_TRUE(writer.run()[0].tokens.empty());
-    writer.prefill(6, 10, part_of(known, 10, known.size()), true);
-    tokens drawn = part_of(whole, 0, kept);
-    drawn.push_back(writer.run()[0].tokens.at(0));
-    while (drawn.size() < 16) {
-      writer.decode(6, length + static_cast<std::int32_t>(drawn.size()) - 1);
-      drawn.push_back(writer.run()[0].tokens.at(0));
-    }
-    EXPECT_EQ(drawn, whole) << "refilled with " << kept << " outputs";
-    writer.close(6);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(cpu_executor, every_family, ::testing::ValuesIn(test::tiny_models), [](const auto& tested) {
-  std::string name = tested.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+using test::tokens;
 
 class cpu_executor_test : public ::testing::Test {
  protected:
@@ -212,7 +87,8 @@ TEST_F(cpu_executor_test, logprobs_of_drawn_tokens_are_raw_and_best_first) {
   EXPECT_NEAR(output.scores[0].chosen.logprob, log_probability(prompts_[2], 32, 17), 1e-4);
   ASSERT_EQ(output.scores[0].top.size(), 5U);
   EXPECT_EQ(output.scores[0].top[0].token, prompts_[2].greedy[0]);
-  for (int i = 1; i < 5; ++i) EXPECT_GE(output.scores[0].top[static_cast<std::size_t>(i - 1)].logprob, output.scores[0].top[static_cast<std::size_t>(i)].logprob);
+  for (int i = 1; i < 5; ++i)
+    EXPECT_GE(output.scores[0].top[static_cast<std::size_t>(i - 1)].logprob, output.scores[0].top[static_cast<std::size_t>(i)].logprob);
 }
 
 TEST_F(cpu_executor_test, exactly_min_tokens_outputs_come_before_a_forced_end_token) {
@@ -226,8 +102,10 @@ TEST_F(cpu_executor_test, exactly_min_tokens_outputs_come_before_a_forced_end_to
     const tokens drawn = generate(writer, 0, prompts_[2].tokens, sampling, 6);
     ASSERT_EQ(drawn.size(), 6U);
     for (std::int32_t i = 0; i < 6; ++i) {
-      if (i < least) EXPECT_TRUE(drawn[static_cast<std::size_t>(i)] != 2 && drawn[static_cast<std::size_t>(i)] != 3);
-      else EXPECT_EQ(drawn[static_cast<std::size_t>(i)], 2);
+      if (i < least)
+        EXPECT_TRUE(drawn[static_cast<std::size_t>(i)] != 2 && drawn[static_cast<std::size_t>(i)] != 3);
+      else
+        EXPECT_EQ(drawn[static_cast<std::size_t>(i)], 2);
     }
   }
 }
@@ -406,7 +284,12 @@ TEST_F(cpu_executor_test, options_that_cannot_work_are_refused_with_the_numbers)
   refused([](auto& o) { o.threads = -2; }, {"threads"});
   refused([](auto& o) { o.tokenizer_vocab_size = 0; }, {"tokenizer_vocab_size"});
   refused([](auto& o) { o.kv_type = dtype::q8_0; }, {"Q8_0"});
-  refused([](auto& o) { o.num_blocks = std::numeric_limits<std::int32_t>::max(); o.block_size = 1 << 30; }, {"memory"});
+  refused(
+      [](auto& o) {
+        o.num_blocks = std::numeric_limits<std::int32_t>::max();
+        o.block_size = 1 << 30;
+      },
+      {"memory"});
   cpu_executor_options exact = test::small_options();
   exact.num_blocks.reset();
   exact.kv_bytes = 3 * 4096 + 100;

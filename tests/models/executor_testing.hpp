@@ -98,7 +98,8 @@ class plan_writer {
     held_.erase(grant);
   }
 
-  void prefill(slot_id slot, std::int32_t first, const std::vector<token_id>& tokens, bool sample, std::optional<std::int32_t> scores = {}, bool more = false) {
+  void prefill(slot_id slot, std::int32_t first, const std::vector<token_id>& tokens, bool sample, std::optional<std::int32_t> scores = {},
+               bool more = false) {
     plan.items.push_back({slot, work_kind::prefill, first, static_cast<std::int32_t>(tokens.size()) - (more ? 1 : 0), sample, scores});
     plan.tokens.insert(plan.tokens.end(), tokens.begin(), tokens.end());
   }
@@ -145,6 +146,28 @@ inline sampling_params greedy() {
   sampling_params params;
   params.temperature = 0;
   return params;
+}
+
+using tokens = std::vector<token_id>;
+
+inline tokens part_of(const tokens& all, std::size_t begin, std::size_t end) {
+  return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+// The whole prompt in one step, then `count - 1` decodes.
+inline tokens generate(plan_writer& writer, slot_id slot, const tokens& prompt, const sampling_params& sampling, std::size_t count) {
+  const auto length = static_cast<std::int32_t>(prompt.size());
+  writer.open(slot, length, sampling, length + static_cast<std::int32_t>(count));
+  writer.prefill(slot, 0, prompt, true);
+  tokens drawn = writer.run()[0].tokens;
+  while (drawn.size() < count && !drawn.empty()) {
+    writer.decode(slot, length + static_cast<std::int32_t>(drawn.size()) - 1);
+    const tokens next = writer.run()[0].tokens;
+    if (next.size() != 1) break;
+    drawn.push_back(next[0]);
+  }
+  writer.close(slot);
+  return drawn;
 }
 
 } // namespace troupe::test

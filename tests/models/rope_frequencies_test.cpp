@@ -48,8 +48,10 @@ TEST(rope_frequencies, tables_equal_transformers_at_far_positions) {
         const std::size_t at = static_cast<std::size_t>(position) * right.size() + i;
         // transformers multiplies in f32: its angle is off by up to position * 2^-23
         const double tolerance = 2e-6 + static_cast<double>(position) * 1.2e-7 * spectrum.magnitude;
-        ASSERT_NEAR(table.view().cos[at], rope.find("cos")->as_array()[p].as_array()[i].as_double(), tolerance) << "position " << position << ", pair " << i;
-        ASSERT_NEAR(table.view().sin[at], rope.find("sin")->as_array()[p].as_array()[i].as_double(), tolerance) << "position " << position << ", pair " << i;
+        ASSERT_NEAR(table.view().cos[at], rope.find("cos")->as_array()[p].as_array()[i].as_double(), tolerance)
+            << "position " << position << ", pair " << i;
+        ASSERT_NEAR(table.view().sin[at], rope.find("sin")->as_array()[p].as_array()[i].as_double(), tolerance)
+            << "position " << position << ", pair " << i;
       }
     }
   }
@@ -61,7 +63,8 @@ TEST(rope_frequencies, divisors_and_a_given_attention_factor_are_applied) {
   config.rotary_dim = 8;
   config.frequency_divisors = {1.0F, 2.0F, 4.0F, 8.0F};
   const rope_spectrum divided = rope_frequencies(config);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(divided.frequencies[i], std::pow(10000.0, -0.25 * static_cast<double>(i)) / std::exp2(i));
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_DOUBLE_EQ(divided.frequencies[i], std::pow(10000.0, -0.25 * static_cast<double>(i)) / std::exp2(i));
   config.scaling = rope_scaling_kind::yarn;
   config.factor = 4;
   config.original_max_position = 64;

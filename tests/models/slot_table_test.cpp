@@ -1,7 +1,7 @@
 #include "models/slot_table.hpp"
 
-#include <functional>
 #include <gtest/gtest.h>
+#include <functional>
 
 namespace troupe {
 namespace {
@@ -63,20 +63,62 @@ const breach_case cases[] = {
     {"closed_slot_out_of_range", "slot 3", [](step_plan& p) { p.closed = {3}; }},
     {"closed_slot_negative", "slot -1", [](step_plan& p) { p.closed = {-1}; }},
     {"closed_slot_not_open", "slot 2", [](step_plan& p) { p.closed = {2}; }},
-    {"closed_twice", "slot 0", [](step_plan& p) { p.closed = {0, 0}; }},
-    {"opened_in_use", "in use", [](step_plan& p) { p.opened = {{1, 3, {}}}; }},
-    {"opened_out_of_range", "slot 3", [](step_plan& p) { p.opened = {{3, 3, {}}}; }},
-    {"opened_with_no_prompt", "0 prompt tokens", [](step_plan& p) { p.opened = {{2, 0, {}}}; }},
-    {"opened_with_too_long_a_prompt", "33 prompt tokens", [](step_plan& p) { p.opened = {{2, 33, {}}}; }},
-    {"granted_to_a_closed_slot", "slot 2", [](step_plan& p) { p.grants = {{2, 0, {5}}}; }},
-    {"granted_with_a_gap", "has 2", [](step_plan& p) { p.grants = {{0, 3, {5}}}; }},
-    {"granted_before_the_start", "from -1", [](step_plan& p) { p.grants = {{0, -1, {5}}}; }},
-    {"granted_block_out_of_range", "block 10", [](step_plan& p) { p.grants = {{0, 2, {10}}}; }},
-    {"granted_block_negative", "block -1", [](step_plan& p) { p.grants = {{0, 2, {-1}}}; }},
-    {"granted_too_much", "more blocks", [](step_plan& p) { p.grants = {{0, 2, {3, 4, 5, 6, 7, 8, 9}}}; }},
-    {"copied_out_of_range", "block 10", [](step_plan& p) { p.copies = {{1, 10}}; }},
-    {"copied_from_nowhere", "block -4", [](step_plan& p) { p.copies = {{-4, 1}}; }},
-    {"copied_onto_itself", "block 1", [](step_plan& p) { p.copies = {{1, 1}}; }},
+    {"closed_twice", "slot 0",
+     [](step_plan& p) {
+       p.closed = {0, 0};
+     }},
+    {"opened_in_use", "in use",
+     [](step_plan& p) {
+       p.opened = {{1, 3, {}}};
+     }},
+    {"opened_out_of_range", "slot 3",
+     [](step_plan& p) {
+       p.opened = {{3, 3, {}}};
+     }},
+    {"opened_with_no_prompt", "0 prompt tokens",
+     [](step_plan& p) {
+       p.opened = {{2, 0, {}}};
+     }},
+    {"opened_with_too_long_a_prompt", "33 prompt tokens",
+     [](step_plan& p) {
+       p.opened = {{2, 33, {}}};
+     }},
+    {"granted_to_a_closed_slot", "slot 2",
+     [](step_plan& p) {
+       p.grants = {{2, 0, {5}}};
+     }},
+    {"granted_with_a_gap", "has 2",
+     [](step_plan& p) {
+       p.grants = {{0, 3, {5}}};
+     }},
+    {"granted_before_the_start", "from -1",
+     [](step_plan& p) {
+       p.grants = {{0, -1, {5}}};
+     }},
+    {"granted_block_out_of_range", "block 10",
+     [](step_plan& p) {
+       p.grants = {{0, 2, {10}}};
+     }},
+    {"granted_block_negative", "block -1",
+     [](step_plan& p) {
+       p.grants = {{0, 2, {-1}}};
+     }},
+    {"granted_too_much", "more blocks",
+     [](step_plan& p) {
+       p.grants = {{0, 2, {3, 4, 5, 6, 7, 8, 9}}};
+     }},
+    {"copied_out_of_range", "block 10",
+     [](step_plan& p) {
+       p.copies = {{1, 10}};
+     }},
+    {"copied_from_nowhere", "block -4",
+     [](step_plan& p) {
+       p.copies = {{-4, 1}};
+     }},
+    {"copied_onto_itself", "block 1",
+     [](step_plan& p) {
+       p.copies = {{1, 1}};
+     }},
     {"work_for_a_closed_slot", "slot 2", [](step_plan& p) { p.items[0].slot = 2; }},
     {"work_for_no_slot", "slot 99", [](step_plan& p) { p.items[0].slot = 99; }},
     {"two_items_for_a_slot", "two items", [](step_plan& p) { p.items[1] = p.items[0]; }},
@@ -90,17 +132,23 @@ const breach_case cases[] = {
     {"position_skipped", "stands at 6", [](step_plan& p) { p.items[0].first_position = 7; }},
     {"position_negative", "position 2", [](step_plan& p) { p.items[1].first_position = -1; }},
     {"position_far_out", "of 32", [](step_plan& p) { p.items[1].first_position = 2147483647; }},
-    {"block_missing", "needs block 1", [](step_plan& p) {
+    {"block_missing", "needs block 1",
+     [](step_plan& p) {
        p.items[1].token_count = 5;
        p.tokens = {1, 2, 3, 4, 5};
      }},
-    {"block_written_for_two", "block 1", [](step_plan& p) { p.grants = {{1, 0, {1}}}; }},
-    {"block_twice_in_a_table", "written already", [](step_plan& p) {
+    {"block_written_for_two", "block 1",
+     [](step_plan& p) {
+       p.grants = {{1, 0, {1}}};
+     }},
+    {"block_twice_in_a_table", "written already",
+     [](step_plan& p) {
        p.grants = {{1, 0, {4, 4}}};
        p.items[1].token_count = 5;
        p.tokens = {1, 2, 3, 4, 5};
      }},
-    {"too_many_rows", "16 rows", [](step_plan& p) {
+    {"too_many_rows", "16 rows",
+     [](step_plan& p) {
        p.opened = {{2, 20, {}}};
        p.grants = {{2, 0, {4, 5, 6, 7, 8}}};
        p.items[1] = {2, work_kind::prefill, 0, 16, false, std::nullopt};
@@ -110,14 +158,16 @@ const breach_case cases[] = {
     {"token_left_over", "4 tokens", [](step_plan& p) { p.tokens.push_back(1); }},
     {"token_outside_the_vocabulary", "token 50", [](step_plan& p) { p.tokens[1] = 50; }},
     {"token_negative", "token -1", [](step_plan& p) { p.tokens[1] = -1; }},
-    {"score_target_missing", "2 tokens", [](step_plan& p) {
+    {"score_target_missing", "2 tokens",
+     [](step_plan& p) {
        p.items[1].token_count = 2;
        p.items[1].sample = false;
        p.items[1].prompt_logprobs = 0;
        p.tokens = {1, 2};
      }},
     {"negative_alternatives", "negative", [](step_plan& p) { p.items[1].prompt_logprobs = -1; }},
-    {"penalties_over_unknown_tokens", "penalties", [](step_plan& p) {
+    {"penalties_over_unknown_tokens", "penalties",
+     [](step_plan& p) {
        sampling_params sampling;
        sampling.presence_penalty = 1;
        p.opened = {{2, 8, sampling}};
@@ -126,7 +176,8 @@ const breach_case cases[] = {
      }},
 };
 
-INSTANTIATE_TEST_SUITE_P(slot_table, protocol_breach, ::testing::ValuesIn(cases), [](const auto& tested) { return std::string(tested.param.name); });
+INSTANTIATE_TEST_SUITE_P(slot_table, protocol_breach, ::testing::ValuesIn(cases),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(slot_table, a_sound_plan_passes_and_a_slot_may_close_and_open_in_one_plan) {
   slot_table table = after_opening();
