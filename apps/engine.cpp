@@ -38,6 +38,10 @@ std::string self_path() { return std::filesystem::read_symlink("/proc/self/exe")
 
 } // namespace
 
+std::shared_ptr<const checkpoint> open_source(const engine_options& options) {
+  return options.load_format == "dummy" ? open_checkpoint_without_weights(options.model) : open_checkpoint(options.model);
+}
+
 text_side load_text_side(const checkpoint& source) {
   const bool gguf = source.format() == checkpoint_format::gguf;
   const std::string name = source.path().string();
@@ -78,7 +82,7 @@ std::vector<std::string> served_names(const engine_options& options) {
 }
 
 std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics) {
-  auto source = open_checkpoint(options.model);
+  auto source = open_source(options);
   text_side text = load_text_side(*source);
   if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());
 

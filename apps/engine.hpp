@@ -22,6 +22,9 @@ struct text_side {
   std::vector<token_id> eos_tokens; // the config's, the generation config's and the tokenizer's
 };
 
+// The model that the flags name; with --load-format dummy its config and tokenizer alone will do. Throws load_error.
+std::shared_ptr<const checkpoint> open_source(const engine_options& options);
+
 // Throws load_error.
 text_side load_text_side(const checkpoint& source);
 

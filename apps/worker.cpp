@@ -23,7 +23,7 @@ int work(const worker_options& o) {
   sigset_t none;
   sigemptyset(&none);
   pthread_sigmask(SIG_SETMASK, &none, nullptr); // the parent's mask came along
-  auto source = open_checkpoint(o.engine.model);
+  auto source = open_source(o.engine);
   const text_side text = load_text_side(*source);
   return actors::run_device_worker(o.parent_port, o.token, make_executor_factory(o.engine, source, text.tokens->vocab_size()));
 }
