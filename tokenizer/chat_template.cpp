@@ -11,8 +11,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::size_t kMaxMessage = 500;        // characters of an error that goes to a client
-constexpr std::size_t kRunDepthPerLevel = 8;    // evaluation may nest this much deeper than source: macros call macros
+constexpr std::size_t kMaxMessage = 500;     // characters of an error that goes to a client
+constexpr std::size_t kRunDepthPerLevel = 8; // evaluation may nest this much deeper than source: macros call macros
 
 // What a client may see of an error: bounded, without markers.
 std::string presentable(std::string message) {
@@ -53,7 +53,8 @@ result<std::string> chat_template::render(const value& variables, std::int64_t n
   } catch (const jinja::raised_error& e) {
     return invalid_request("messages", presentable(e.what()));
   } catch (const jinja::render_error& e) {
-    return invalid_request("messages", presentable("the chat template failed in line " + std::to_string(interpreter.line()) + ": " + e.what()));
+    return invalid_request("messages",
+                           presentable("the chat template failed in line " + std::to_string(interpreter.line()) + ": " + e.what()));
   } catch (const std::exception&) { // out of memory, or a fault of the interpreter
     return error{error_kind::internal, "the chat template could not be run", "", std::nullopt};
   }

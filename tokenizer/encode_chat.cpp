@@ -16,7 +16,8 @@ namespace troupe {
 namespace {
 
 // Variables that the checkpoint gives, not the client.
-constexpr std::array<std::string_view, 7> kTokenNames = {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"};
+constexpr std::array<std::string_view, 7> kTokenNames = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                                         "sep_token", "cls_token", "mask_token"};
 
 class guard {
  public:
@@ -50,8 +51,12 @@ class guard {
     auto low = texts_.begin(), high = texts_.end(); // those that begin with text[at, at + length)
     for (std::size_t length = 0; at + length < text.size(); ++length) {
       const char next = text[at + length];
-      auto before = [length](const std::string& t, char c) { return t.size() <= length || static_cast<unsigned char>(t[length]) < static_cast<unsigned char>(c); };
-      auto after = [length](char c, const std::string& t) { return t.size() > length && static_cast<unsigned char>(t[length]) > static_cast<unsigned char>(c); };
+      auto before = [length](const std::string& t, char c) {
+        return t.size() <= length || static_cast<unsigned char>(t[length]) < static_cast<unsigned char>(c);
+      };
+      auto after = [length](char c, const std::string& t) {
+        return t.size() > length && static_cast<unsigned char>(t[length]) > static_cast<unsigned char>(c);
+      };
       low = std::lower_bound(low, high, next, before);
       high = std::upper_bound(low, high, next, after);
       if (low == high) return match::none;

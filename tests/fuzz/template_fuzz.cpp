@@ -25,7 +25,8 @@ const troupe::value& variables() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view source(reinterpret_cast<const char*>(data), size);
-  constexpr troupe::template_limits limits{.max_steps = 20'000, .max_depth = 24, .max_output = 100'000, .max_time = std::chrono::milliseconds(500)};
+  constexpr troupe::template_limits limits{
+      .max_steps = 20'000, .max_depth = 24, .max_output = 100'000, .max_time = std::chrono::milliseconds(500)};
   try {
     const troupe::chat_template loaded(source, "fuzz", limits);
     const auto text = loaded.render(variables(), 1'700'000'000);

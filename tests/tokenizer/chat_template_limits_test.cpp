@@ -60,12 +60,14 @@ TEST(ChatTemplateLoad, SourceThatIsNotUtf8StillLoads) { EXPECT_EQ(*render("a\xFF
 // Source nested 20,000 levels deep in each way that the grammar allows.
 TEST(ChatTemplateLoad, DeepNestingIsAnErrorAndNeverExhaustsTheStack) {
   constexpr std::size_t deep = 20'000;
-  const std::string openers[] = {"(", "[", "{1:", "not ", "-", "+", "f(", "x[", "a if b else ", "1 is eq (", "x|f(", "x.y(z=", "[(", "'%s' % (", "1 if ("};
+  const std::string openers[] = {"(",         "[",    "{1:",    "not ", "-",        "+",     "f(", "x[", "a if b else ",
+                                 "1 is eq (", "x|f(", "x.y(z=", "[(",   "'%s' % (", "1 if ("};
   for (const std::string& opener : openers) {
     EXPECT_THAT(load_message("{{ " + repeated(opener, deep) + " }}"), HasSubstr("model.gguf: chat template")) << opener;
   }
   EXPECT_THAT(load_message("{% for " + repeated("(", deep) + "x in y" + repeated(")", deep) + " %}"), HasSubstr("nested deeper"));
-  for (const char* tag : {"{% if 1 %}", "{% for x in y %}", "{% filter upper %}", "{% set x %}", "{% with %}", "{% macro m() %}", "{% generation %}", "{% call m() %}"}) {
+  for (const char* tag : {"{% if 1 %}", "{% for x in y %}", "{% filter upper %}", "{% set x %}", "{% with %}", "{% macro m() %}",
+                          "{% generation %}", "{% call m() %}"}) {
     EXPECT_THAT(load_message(repeated(tag, deep)), HasSubstr("nested deeper")) << tag;
   }
 }
@@ -88,18 +90,22 @@ TEST(ChatTemplateBudget, EndlessWorkIsStopped) {
       "{% for a in range(100000) %}{{ 'x' * 16000000 }}{% endfor %}",
       "{% set s = 'x' * 8000000 %}{% for a in range(100000) %}{% set t = s|upper %}{% endfor %}",
       "{% set s = 'é' * 4000000 %}{% for a in range(100000) %}{% set t = s[a] %}{% endfor %}",
-      "{% set s = 'a' * 1000000 %}{{ s.count('a' * 500000 ~ 'b') }}{% for a in range(100000) %}{% set t = s.rfind('a' * 10000) %}{% endfor %}",
+      "{% set s = 'a' * 1000000 %}{{ s.count('a' * 500000 ~ 'b') }}{% for a in range(100000) %}{% set t = s.rfind('a' * 10000) %}{% endfor "
+      "%}",
       "{% set l = range(100000)|list %}{% for a in l %}{% set t = l + l %}{% endfor %}",
       "{% set l = range(100000)|list %}{% for a in l %}{% set t = -1 in l %}{% endfor %}",
       "{% set l = range(100000)|map('string')|list %}{% for a in l %}{% set t = l|sort %}{% endfor %}",
       "{{ [0] * 10000000 }}",
       "{% set s = 'a' * 3000000 %}{{ s|list|length }}",
       "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
-      "{% set ns = namespace(l=[1], k=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.k = [ns.k, ns.k] %}{% endfor %}{{ ns.l == ns.k }}",
+      "{% set ns = namespace(l=[1], k=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.k = [ns.k, ns.k] %}{% endfor "
+      "%}{{ ns.l == ns.k }}",
   };
   for (const std::string& source : work) {
     const auto start = std::chrono::steady_clock::now();
-    EXPECT_THAT(failure_of(source, {}, {.max_time = std::chrono::milliseconds(500)}), testing::AnyOf(HasSubstr("it takes"), HasSubstr("longer than"), HasSubstr("nested too deeply"))) << source;
+    EXPECT_THAT(failure_of(source, {}, {.max_time = std::chrono::milliseconds(500)}),
+                testing::AnyOf(HasSubstr("it takes"), HasSubstr("longer than"), HasSubstr("nested too deeply")))
+        << source;
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << source;
   }
 }
@@ -134,7 +140,8 @@ TEST(ChatTemplateBudget, TextThatWouldBeTooLongIsNeverMade) {
 TEST(ChatTemplateBudget, TheBudgetsAreTheCallersOwn) {
   EXPECT_THAT(failure_of("{% for i in range(100) %}{{ i }}{% endfor %}", {}, {.max_steps = 50}), HasSubstr("more than 50 steps"));
   EXPECT_THAT(failure_of("{{ 'abc' * 4 }}", {}, {.max_output = 10}), HasSubstr("longer than 10 bytes"));
-  EXPECT_THAT(failure_of("{% for i in range(100000) %}{{ i }}{% endfor %}", {}, {.max_time = std::chrono::milliseconds(0)}), HasSubstr("longer than 0 ms"));
+  EXPECT_THAT(failure_of("{% for i in range(100000) %}{{ i }}{% endfor %}", {}, {.max_time = std::chrono::milliseconds(0)}),
+              HasSubstr("longer than 0 ms"));
   EXPECT_THROW(chat_template("{{ ((((1)))) }}", "x", {.max_depth = 3}), load_error);
   value_object big;
   big.set("s", std::string(100, 'x'));
@@ -143,14 +150,26 @@ TEST(ChatTemplateBudget, TheBudgetsAreTheCallersOwn) {
 
 TEST(ChatTemplateDepth, RecursionAndSelfReferenceNeverExhaustTheStack) {
   EXPECT_THAT(failure_of("{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(1) }}"), HasSubstr("nested too deeply"));
-  EXPECT_THAT(failure_of("{% macro f() %}{% if true %}{% for i in [1] %}{% if (((f()))) %}{% endif %}{% endfor %}{% endif %}{% endmacro %}{{ f() }}"), HasSubstr("nested too deeply"));
+  EXPECT_THAT(
+      failure_of(
+          "{% macro f() %}{% if true %}{% for i in [1] %}{% if (((f()))) %}{% endif %}{% endfor %}{% endif %}{% endmacro %}{{ f() }}"),
+      HasSubstr("nested too deeply"));
   EXPECT_THAT(failure_of("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}"), HasSubstr("contains itself"));
-  EXPECT_THAT(failure_of("{% set a = namespace() %}{% set b = namespace(a=[a]) %}{% set a.b = {'b': b} %}{{ a }}"), HasSubstr("contains itself"));
-  EXPECT_THAT(failure_of("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}"), HasSubstr("nested too deeply"));
-  EXPECT_THAT(failure_of("{% set ns = namespace(l={}) %}{% for i in range(100000) %}{% set ns.l = {'a': ns.l} %}{% endfor %}"), HasSubstr("nested too deeply"));
-  EXPECT_THAT(failure_of("{% set ns = namespace(l=joiner) %}{% for i in range(100000) %}{% set ns.l = ns.l ~ '' %}{% set ns.k = [ns.k.get if ns.k else 1] %}{% endfor %}"), testing::Not(""));
-  EXPECT_TRUE(render("{% set ns = namespace(last=none) %}{% for i in range(100000) %}{% for j in [ns.last] %}{% set ns.last = loop %}{% endfor %}{% endfor %}ok").has_value());
-  EXPECT_TRUE(render("{% set ns = namespace() %}{% for i in range(1000) %}{% macro m() %}{{ i }}{% endmacro %}{% set ns.m = m %}{% endfor %}ok").has_value());
+  EXPECT_THAT(failure_of("{% set a = namespace() %}{% set b = namespace(a=[a]) %}{% set a.b = {'b': b} %}{{ a }}"),
+              HasSubstr("contains itself"));
+  EXPECT_THAT(failure_of("{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}"),
+              HasSubstr("nested too deeply"));
+  EXPECT_THAT(failure_of("{% set ns = namespace(l={}) %}{% for i in range(100000) %}{% set ns.l = {'a': ns.l} %}{% endfor %}"),
+              HasSubstr("nested too deeply"));
+  EXPECT_THAT(failure_of("{% set ns = namespace(l=joiner) %}{% for i in range(100000) %}{% set ns.l = ns.l ~ '' %}{% set ns.k = [ns.k.get "
+                         "if ns.k else 1] %}{% endfor %}"),
+              testing::Not(""));
+  EXPECT_TRUE(render("{% set ns = namespace(last=none) %}{% for i in range(100000) %}{% for j in [ns.last] %}{% set ns.last = loop %}{% "
+                     "endfor %}{% endfor %}ok")
+                  .has_value());
+  EXPECT_TRUE(
+      render("{% set ns = namespace() %}{% for i in range(1000) %}{% macro m() %}{{ i }}{% endmacro %}{% set ns.m = m %}{% endfor %}ok")
+          .has_value());
 }
 
 TEST(ChatTemplateDepth, VariablesNestedTooDeeplyAreAnError) {

@@ -12,7 +12,8 @@ namespace {
 std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
 cell unsafe(const cell& base, std::string_view name) {
-  return make_undefined("attribute " + quoted(name) + " of a " + std::string(base.type_name()) + " is not available: templates may not change data");
+  return make_undefined("attribute " + quoted(name) + " of a " + std::string(base.type_name()) +
+                        " is not available: templates may not change data");
 }
 
 cell view(machine& m, const dict& source, sequence_kind kind) {
@@ -64,7 +65,8 @@ cell sequence_index(machine& m, const cell& self, const arguments& args) {
   return static_cast<std::int64_t>(it - items.begin());
 }
 
-constexpr std::array<builtin, 5> dict_methods = {{{"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", copy}}};
+constexpr std::array<builtin, 5> dict_methods = {
+    {{"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", copy}}};
 constexpr std::array<builtin, 3> list_methods = {{{"count", sequence_count}, {"index", sequence_index}, {"copy", copy}}};
 constexpr std::array<std::string_view, 6> dict_changes = {"clear", "pop", "popitem", "setdefault", "update", "fromkeys"};
 constexpr std::array<std::string_view, 8> list_changes = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
@@ -128,7 +130,8 @@ cell get_item(machine& m, const cell& base, const cell& key) {
   m.charge();
   if (base.is_undefined()) fail_undefined(base);
   if (auto found = subscript(m, base, key)) return *found;
-  if (!key.is_text()) return missing(base, "element " + (key.is_integral() ? std::to_string(key.as_int()) : "of that " + std::string(key.type_name())));
+  if (!key.is_text())
+    return missing(base, "element " + (key.is_integral() ? std::to_string(key.as_int()) : "of that " + std::string(key.type_name())));
   if (auto found = own_attribute(m, base, key.bytes())) return *found;
   return missing(base, "attribute " + quoted(key.bytes()));
 }

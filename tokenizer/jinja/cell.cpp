@@ -10,8 +10,8 @@ namespace troupe::jinja {
 
 namespace {
 
-constexpr std::size_t kMaxNesting = 200; // of containers
-constexpr std::size_t kIndexFrom = 16;   // entries from which a dict keeps an index
+constexpr std::size_t kMaxNesting = 200;        // of containers
+constexpr std::size_t kIndexFrom = 16;          // entries from which a dict keeps an index
 constexpr std::size_t kMaxTupleKey = 64U << 10; // bytes of a tuple's hash key: tuples may share parts, and grow exponentially
 
 void check_nesting(std::size_t depth) {
@@ -67,13 +67,20 @@ std::string_view cell::type_name() const {
   if (is_method()) return "builtin_function_or_method";
   if (is_object()) return as_object()->type_name();
   switch (as_sequence().kind) {
-    case sequence_kind::list: return "list";
-    case sequence_kind::tuple: return "tuple";
-    case sequence_kind::range: return "range";
-    case sequence_kind::iterator: return "generator";
-    case sequence_kind::dict_keys: return "dict_keys";
-    case sequence_kind::dict_values: return "dict_values";
-    case sequence_kind::dict_items: return "dict_items";
+    case sequence_kind::list:
+      return "list";
+    case sequence_kind::tuple:
+      return "tuple";
+    case sequence_kind::range:
+      return "range";
+    case sequence_kind::iterator:
+      return "generator";
+    case sequence_kind::dict_keys:
+      return "dict_keys";
+    case sequence_kind::dict_values:
+      return "dict_values";
+    case sequence_kind::dict_items:
+      return "dict_items";
   }
   return "object";
 }

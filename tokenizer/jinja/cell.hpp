@@ -45,7 +45,7 @@ enum class sequence_kind : std::uint8_t { list, tuple, range, iterator, dict_key
 struct sequence {
   sequence_kind kind = sequence_kind::list;
   std::vector<cell> items;
-  std::size_t depth = 1; // nesting of containers, this one included
+  std::size_t depth = 1;                      // nesting of containers, this one included
   std::int64_t start = 0, stop = 0, step = 1; // of a range
   mutable std::size_t consumed = 0;           // by earlier readers of an iterator
 };
@@ -106,8 +106,8 @@ class cell {
   const undefined& as_undefined() const { return std::get<undefined>(data_); }
 
   bool truthy() const;
-  std::size_t depth() const;           // of nested containers; 0 for scalars
-  std::string_view type_name() const;  // Python's
+  std::size_t depth() const;          // of nested containers; 0 for scalars
+  std::string_view type_name() const; // Python's
   bool same_object(const cell& other) const;
 
  private:

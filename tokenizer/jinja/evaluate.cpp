@@ -19,44 +19,43 @@ cell interpreter::evaluate(const expression& item) {
   if (const auto* constant = std::get_if<constant_node>(&item.node)) return constant->value;
   if (const auto* name = std::get_if<name_node>(&item.node)) return evaluate_name(name->name);
   const machine::level deeper(machine_);
-  return std::visit(
-      overloaded{
-          [](const constant_node& n) { return n.value; },
-          [&](const name_node& n) { return evaluate_name(n.name); },
-          [&](const sequence_node& n) {
-            std::vector<cell> items;
-            for (const auto& i : n.items) items.push_back(evaluate(*i));
-            return make_sequence(n.kind, std::move(items));
-          },
-          [&](const dict_node& n) {
-            dict out;
-            for (const auto& [key, entry] : n.entries) {
-              cell k = evaluate(*key);
-              out.set(std::move(k), evaluate(*entry));
-            }
-            return make_dict(std::move(out));
-          },
-          [&](const sign_node& n) { return n.minus ? negative(evaluate(*n.operand)) : positive(evaluate(*n.operand)); },
-          [&](const not_node& n) { return cell(!evaluate(*n.operand).truthy()); },
-          [&](const logic_node& n) { return evaluate_logic(n); },
-          [&](const compare_node& n) { return cell(evaluate_compare(n)); },
-          [&](const arithmetic_node& n) {
-            cell out = evaluate(*n.first);
-            for (const auto& [op, operand] : n.rest) out = arithmetic(machine_, op, out, evaluate(*operand));
-            return out;
-          },
-          [&](const concat_node& n) {
-            std::string out;
-            for (const auto& i : n.items) machine_.append(out, to_string(machine_, evaluate(*i)));
-            return machine_.text(std::move(out));
-          },
-          [&](const condition_node& n) {
-            if (evaluate(*n.test).truthy()) return evaluate(*n.item);
-            return n.otherwise ? evaluate(*n.otherwise) : make_undefined("an inline if without else was false");
-          },
-          [&](const chain_node& n) { return evaluate_chain(n, nullptr); },
-      },
-      item.node);
+  return std::visit(overloaded{
+                        [](const constant_node& n) { return n.value; },
+                        [&](const name_node& n) { return evaluate_name(n.name); },
+                        [&](const sequence_node& n) {
+                          std::vector<cell> items;
+                          for (const auto& i : n.items) items.push_back(evaluate(*i));
+                          return make_sequence(n.kind, std::move(items));
+                        },
+                        [&](const dict_node& n) {
+                          dict out;
+                          for (const auto& [key, entry] : n.entries) {
+                            cell k = evaluate(*key);
+                            out.set(std::move(k), evaluate(*entry));
+                          }
+                          return make_dict(std::move(out));
+                        },
+                        [&](const sign_node& n) { return n.minus ? negative(evaluate(*n.operand)) : positive(evaluate(*n.operand)); },
+                        [&](const not_node& n) { return cell(!evaluate(*n.operand).truthy()); },
+                        [&](const logic_node& n) { return evaluate_logic(n); },
+                        [&](const compare_node& n) { return cell(evaluate_compare(n)); },
+                        [&](const arithmetic_node& n) {
+                          cell out = evaluate(*n.first);
+                          for (const auto& [op, operand] : n.rest) out = arithmetic(machine_, op, out, evaluate(*operand));
+                          return out;
+                        },
+                        [&](const concat_node& n) {
+                          std::string out;
+                          for (const auto& i : n.items) machine_.append(out, to_string(machine_, evaluate(*i)));
+                          return machine_.text(std::move(out));
+                        },
+                        [&](const condition_node& n) {
+                          if (evaluate(*n.test).truthy()) return evaluate(*n.item);
+                          return n.otherwise ? evaluate(*n.otherwise) : make_undefined("an inline if without else was false");
+                        },
+                        [&](const chain_node& n) { return evaluate_chain(n, nullptr); },
+                    },
+                    item.node);
 }
 
 cell interpreter::evaluate_name(name_id name) {
@@ -94,22 +93,23 @@ cell interpreter::evaluate_chain(const chain_node& node, const cell* caller) {
 cell interpreter::apply(const chain_step& step, const cell& base, const cell* caller) {
   machine_.charge();
   line_ = step.line;
-  return std::visit(overloaded{
-                        [&](const attribute_step& s) { return get_attribute(machine_, base, s.name); },
-                        [&](const item_step& s) { return get_item(machine_, base, evaluate(*s.key)); },
-                        [&](const slice_step& s) {
-                          return slice(machine_, base, {evaluate_or_none(s.start), evaluate_or_none(s.stop), evaluate_or_none(s.step)});
-                        },
-                        [&](const call_step& s) {
-                          arguments args = evaluate_arguments(s.args);
-                          if (caller != nullptr) args.named.emplace_back("caller", *caller);
-                          line_ = step.line;
-                          return call(machine_, base, std::move(args));
-                        },
-                        [&](const filter_step& s) { return s.filter->run(machine_, base, evaluate_arguments(s.args)); },
-                        [&](const test_step& s) { return cell(s.test->run(machine_, base, evaluate_arguments(s.args)).truthy() != s.negated); },
-                    },
-                    step.what);
+  return std::visit(
+      overloaded{
+          [&](const attribute_step& s) { return get_attribute(machine_, base, s.name); },
+          [&](const item_step& s) { return get_item(machine_, base, evaluate(*s.key)); },
+          [&](const slice_step& s) {
+            return slice(machine_, base, {evaluate_or_none(s.start), evaluate_or_none(s.stop), evaluate_or_none(s.step)});
+          },
+          [&](const call_step& s) {
+            arguments args = evaluate_arguments(s.args);
+            if (caller != nullptr) args.named.emplace_back("caller", *caller);
+            line_ = step.line;
+            return call(machine_, base, std::move(args));
+          },
+          [&](const filter_step& s) { return s.filter->run(machine_, base, evaluate_arguments(s.args)); },
+          [&](const test_step& s) { return cell(s.test->run(machine_, base, evaluate_arguments(s.args)).truthy() != s.negated); },
+      },
+      step.what);
 }
 
 arguments interpreter::evaluate_arguments(const call_arguments& args) {

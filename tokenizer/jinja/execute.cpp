@@ -237,7 +237,8 @@ void interpreter::bind_parameters(const callable_body& body, arguments& args) {
     }
   }
   for (const parameter* p : missing) {
-    scope_->set(p->name, p->fallback ? evaluate(*p->fallback) : make_undefined("parameter '" + program_.names[p->name] + "' was not provided"));
+    scope_->set(p->name,
+                p->fallback ? evaluate(*p->fallback) : make_undefined("parameter '" + program_.names[p->name] + "' was not provided"));
   }
   if (body.takes_caller && !explicit_caller) {
     scope_->set(*caller_, take_named("caller").value_or(make_undefined("No caller defined")));

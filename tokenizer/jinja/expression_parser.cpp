@@ -16,7 +16,8 @@ expression_ptr constant(std::uint32_t line, cell value) { return make(line, cons
 
 // Operators of one precedence, from left to right: one flat node.
 template <class Operand, std::size_t N>
-expression_ptr parse_arithmetic(token_stream& in, const std::array<std::pair<std::string_view, arithmetic_op>, N>& operators, Operand operand) {
+expression_ptr parse_arithmetic(token_stream& in, const std::array<std::pair<std::string_view, arithmetic_op>, N>& operators,
+                                Operand operand) {
   const std::uint32_t line = in.line();
   arithmetic_node node{operand(), {}};
   while (in.is(token_kind::symbol)) {
@@ -88,8 +89,12 @@ expression_ptr expression_parser::parse_not() {
 }
 
 expression_ptr expression_parser::parse_compare() {
-  static constexpr std::array<std::pair<std::string_view, compare_op>, 6> operators = {
-      {{"==", compare_op::equal}, {"!=", compare_op::not_equal}, {"<", compare_op::less}, {"<=", compare_op::less_equal}, {">", compare_op::greater}, {">=", compare_op::greater_equal}}};
+  static constexpr std::array<std::pair<std::string_view, compare_op>, 6> operators = {{{"==", compare_op::equal},
+                                                                                        {"!=", compare_op::not_equal},
+                                                                                        {"<", compare_op::less},
+                                                                                        {"<=", compare_op::less_equal},
+                                                                                        {">", compare_op::greater},
+                                                                                        {">=", compare_op::greater_equal}}};
   const std::uint32_t line = in_.line();
   compare_node node{parse_sum(), {}};
   while (true) {
@@ -110,7 +115,8 @@ expression_ptr expression_parser::parse_compare() {
 }
 
 expression_ptr expression_parser::parse_sum() {
-  static constexpr std::array<std::pair<std::string_view, arithmetic_op>, 2> operators = {{{"+", arithmetic_op::add}, {"-", arithmetic_op::subtract}}};
+  static constexpr std::array<std::pair<std::string_view, arithmetic_op>, 2> operators = {
+      {{"+", arithmetic_op::add}, {"-", arithmetic_op::subtract}}};
   return parse_arithmetic(in_, operators, [this] { return parse_concat(); });
 }
 
@@ -285,15 +291,19 @@ call_arguments expression_parser::parse_arguments() {
 expression_ptr expression_parser::parse_primary() {
   const std::uint32_t line = in_.line();
   switch (in_.current().kind) {
-    case token_kind::name: return parse_name();
-    case token_kind::integer: return constant(line, in_.next().integer);
-    case token_kind::floating: return constant(line, in_.next().floating);
+    case token_kind::name:
+      return parse_name();
+    case token_kind::integer:
+      return constant(line, in_.next().integer);
+    case token_kind::floating:
+      return constant(line, in_.next().floating);
     case token_kind::string: {
       std::string content = in_.next().text;
       while (in_.is(token_kind::string)) content += in_.next().text;
       return constant(line, cell::literal(content));
     }
-    default: break;
+    default:
+      break;
   }
   if (in_.is_symbol("(")) return parse_parenthesis();
   if (in_.is_symbol("[")) return parse_list();

@@ -21,13 +21,15 @@ cell range_function(machine& m, const cell&, const arguments& args) {
   made->stop = p.integer(p.given(1) ? 1 : 0, 0);
   made->step = p.integer(2, 1);
   if (made->step == 0) throw render_error("range: the step must not be zero");
-  const __int128 distance = made->step > 0 ? static_cast<__int128>(made->stop) - made->start : static_cast<__int128>(made->start) - made->stop;
+  const __int128 distance =
+      made->step > 0 ? static_cast<__int128>(made->stop) - made->start : static_cast<__int128>(made->start) - made->stop;
   const __int128 stride = made->step > 0 ? static_cast<__int128>(made->step) : -static_cast<__int128>(made->step);
   const __int128 count = distance > 0 ? (distance - 1) / stride + 1 : 0;
   if (count > kMaxRange) throw render_error("range is limited to " + std::to_string(kMaxRange) + " items");
   m.charge(1 + static_cast<std::size_t>(count));
   made->items.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i) made->items.emplace_back(static_cast<std::int64_t>(made->start + i * static_cast<__int128>(made->step)));
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i)
+    made->items.emplace_back(static_cast<std::int64_t>(made->start + i * static_cast<__int128>(made->step)));
   return cell::sequence_ptr(std::move(made));
 }
 
@@ -106,7 +108,8 @@ class cycler_object : public object {
                                         return cell();
                                       }};
     if (name == "current") return items_[at_];
-    if (name == "next" || name == "reset") return std::make_shared<const method>(method{cell(static_cast<object*>(this)), name == "next" ? &next : &reset});
+    if (name == "next" || name == "reset")
+      return std::make_shared<const method>(method{cell(static_cast<object*>(this)), name == "next" ? &next : &reset});
     return std::nullopt;
   }
 

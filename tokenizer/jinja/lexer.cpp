@@ -113,8 +113,8 @@ class lexer {
     return tokens_.back();
   }
   void move_to(std::size_t end) {
-    line_ += static_cast<std::uint32_t>(std::count(rest_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                                   rest_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
+    line_ += static_cast<std::uint32_t>(
+        std::count(rest_.begin() + static_cast<std::ptrdiff_t>(at_), rest_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     at_ = end;
   }
   std::size_t skip_space(std::size_t from) const { return rest_.size() - unicode::trim_left(rest_.substr(from)).size(); }
@@ -122,7 +122,9 @@ class lexer {
   // Text up to the next tag, then the tag. `line_starting_`: the last match ended with a line end.
   void root() {
     std::size_t tag = at_;
-    while (tag < rest_.size() && !(rest_[tag] == '{' && tag + 1 < rest_.size() && (rest_[tag + 1] == '{' || rest_[tag + 1] == '%' || rest_[tag + 1] == '#'))) ++tag;
+    while (tag < rest_.size() &&
+           !(rest_[tag] == '{' && tag + 1 < rest_.size() && (rest_[tag + 1] == '{' || rest_[tag + 1] == '%' || rest_[tag + 1] == '#')))
+      ++tag;
     if (tag >= rest_.size()) {
       text(rest_.substr(at_), 0, false);
       return move_to(rest_.size());
@@ -296,7 +298,8 @@ class lexer {
       }
     }
     const std::string text = without_underscores(from, end);
-    if (base == 10 && text.size() > 1 && text[0] == '0' && text.find_first_not_of('0') != std::string::npos) fail("number with a leading zero");
+    if (base == 10 && text.size() > 1 && text[0] == '0' && text.find_first_not_of('0') != std::string::npos)
+      fail("number with a leading zero");
     std::int64_t value = 0;
     if (std::from_chars(text.data(), text.data() + text.size(), value, base).ec != std::errc()) fail("integer too large");
     emit(token_kind::integer).integer = value;

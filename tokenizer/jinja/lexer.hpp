@@ -10,8 +10,16 @@
 namespace troupe::jinja {
 
 enum class token_kind : std::uint8_t {
-  data, variable_begin, variable_end, block_begin, block_end,
-  name, string, integer, floating, symbol, // symbol: an operator or a bracket, in `text`
+  data,
+  variable_begin,
+  variable_end,
+  block_begin,
+  block_end,
+  name,
+  string,
+  integer,
+  floating,
+  symbol, // symbol: an operator or a bracket, in `text`
   end,
 };
 

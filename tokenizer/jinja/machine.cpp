@@ -27,7 +27,8 @@ void machine::append(std::string& out, std::string_view more) {
   out += more;
 }
 
-parameters::parameters(std::string_view function, const arguments& args, std::initializer_list<std::string_view> names, std::size_t required)
+parameters::parameters(std::string_view function, const arguments& args, std::initializer_list<std::string_view> names,
+                       std::size_t required)
     : function_(function), names_(names), values_(names.size(), nullptr) {
   if (args.positional.size() > names_.size()) {
     fail("takes at most " + std::to_string(names_.size()) + " arguments, not " + std::to_string(args.positional.size()));
@@ -50,7 +51,8 @@ void parameters::fail(const std::string& reason) const { throw render_error(std:
 std::int64_t parameters::integer(std::size_t index, std::int64_t fallback) const {
   if (!given(index)) return fallback;
   if (at(index).is_undefined()) fail_undefined(at(index));
-  if (!at(index).is_integral()) fail("needs an integer for '" + std::string(names_[index]) + "', not " + std::string(at(index).type_name()));
+  if (!at(index).is_integral())
+    fail("needs an integer for '" + std::string(names_[index]) + "', not " + std::string(at(index).type_name()));
   return at(index).as_int();
 }
 

@@ -17,15 +17,14 @@ namespace troupe::jinja {
 
 struct budget {
   std::size_t steps;
-  std::size_t depth;   // of evaluation
-  std::size_t output;  // bytes of one string
+  std::size_t depth;  // of evaluation
+  std::size_t output; // bytes of one string
   std::chrono::milliseconds time;
 };
 
 class machine {
  public:
-  machine(const budget& limits, std::int64_t now)
-      : limits_(limits), now_(now), deadline_(std::chrono::steady_clock::now() + limits.time) {}
+  machine(const budget& limits, std::int64_t now) : limits_(limits), now_(now), deadline_(std::chrono::steady_clock::now() + limits.time) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
 
@@ -104,8 +103,8 @@ cell slice(machine& m, const cell& base, const slice_bounds& bounds);
 std::optional<cell> subscript(machine& m, const cell& base, const cell& key);
 
 // attributes.cpp
-cell get_attribute(machine& m, const cell& base, std::string_view name);                // base.name
-cell get_item(machine& m, const cell& base, const cell& key);                           // base[key]
+cell get_attribute(machine& m, const cell& base, std::string_view name); // base.name
+cell get_item(machine& m, const cell& base, const cell& key);            // base[key]
 std::optional<cell> find_method(const cell& base, std::string_view name);
 cell call(machine& m, const cell& callee, arguments args);
 [[noreturn]] void fail_undefined(const cell& item);
@@ -124,7 +123,7 @@ struct json_style {
 std::string to_json(machine& m, const cell& item, const json_style& style);
 
 // strings.cpp: parts that filters share with methods.
-std::vector<std::string_view> split_lines(std::string_view text); // str.splitlines
+std::vector<std::string_view> split_lines(machine& m, std::string_view text); // str.splitlines
 std::string replace_all(machine& m, std::string_view text, std::string_view from, std::string_view to, std::int64_t limit = -1);
 std::string_view strip(machine& m, std::string_view text, const std::optional<std::string>& characters, bool left, bool right);
 std::string upper(machine& m, std::string_view text);
@@ -137,10 +136,10 @@ bool is_lower(std::string_view text);
 std::optional<cell> parse_int(std::string_view text, int base); // int(text, base); none when it is no number
 std::optional<double> parse_float(std::string_view text);
 
-// format.cpp
-std::string format_percent(machine& m, std::string_view format, const cell& values);       // format % values
-std::string format_braces(machine& m, std::string_view format, const arguments& values);   // format.format(..)
-std::string format_time(std::string_view format, std::int64_t unix_seconds);               // strftime, UTC
+// percent_format.cpp, brace_format.cpp, time_format.cpp
+std::string format_percent(machine& m, std::string_view format, const cell& values);     // format % values
+std::string format_braces(machine& m, std::string_view format, const arguments& values); // format.format(..)
+std::string format_time(std::string_view format, std::int64_t unix_seconds);             // strftime, UTC
 
 // Tables of names; nullptr for an unknown one.
 const builtin* find_string_method(std::string_view name);

@@ -11,13 +11,20 @@ namespace {
 
 std::string_view symbol(arithmetic_op op) {
   switch (op) {
-    case arithmetic_op::add: return "+";
-    case arithmetic_op::subtract: return "-";
-    case arithmetic_op::multiply: return "*";
-    case arithmetic_op::divide: return "/";
-    case arithmetic_op::floor_divide: return "//";
-    case arithmetic_op::modulo: return "%";
-    case arithmetic_op::power: return "**";
+    case arithmetic_op::add:
+      return "+";
+    case arithmetic_op::subtract:
+      return "-";
+    case arithmetic_op::multiply:
+      return "*";
+    case arithmetic_op::divide:
+      return "/";
+    case arithmetic_op::floor_divide:
+      return "//";
+    case arithmetic_op::modulo:
+      return "%";
+    case arithmetic_op::power:
+      return "**";
   }
   return "?";
 }
@@ -55,7 +62,8 @@ cell integers(arithmetic_op op, std::int64_t a, std::int64_t b) {
     case arithmetic_op::subtract:
       if (__builtin_sub_overflow(a, b, &out)) fail_overflow();
       return out;
-    case arithmetic_op::multiply: return checked_multiply(a, b);
+    case arithmetic_op::multiply:
+      return checked_multiply(a, b);
     case arithmetic_op::divide:
       if (b == 0) fail_zero();
       return static_cast<double>(a) / static_cast<double>(b);
@@ -77,9 +85,12 @@ cell integers(arithmetic_op op, std::int64_t a, std::int64_t b) {
 
 cell doubles(arithmetic_op op, double a, double b) {
   switch (op) {
-    case arithmetic_op::add: return a + b;
-    case arithmetic_op::subtract: return a - b;
-    case arithmetic_op::multiply: return a * b;
+    case arithmetic_op::add:
+      return a + b;
+    case arithmetic_op::subtract:
+      return a - b;
+    case arithmetic_op::multiply:
+      return a * b;
     case arithmetic_op::divide:
       if (b == 0) fail_zero();
       return a / b;
@@ -136,7 +147,8 @@ bool equal_sequences(machine& m, const cell& a, const cell& b) {
   if (&x == &y) return true;
   if (x.kind == sequence_kind::iterator || x.kind == sequence_kind::dict_values || y.kind == sequence_kind::iterator) return false;
   if (is_set_like(a) && is_set_like(b)) {
-    return x.items.size() == y.items.size() && std::all_of(x.items.begin(), x.items.end(), [&](const cell& i) { return contains(m, b, i); });
+    return x.items.size() == y.items.size() &&
+           std::all_of(x.items.begin(), x.items.end(), [&](const cell& i) { return contains(m, b, i); });
   }
   return x.kind == y.kind && x.items.size() == y.items.size() &&
          std::equal(x.items.begin(), x.items.end(), y.items.begin(), [&](const cell& i, const cell& j) { return equal(m, i, j); });
@@ -242,14 +254,22 @@ bool less(machine& m, const cell& a, const cell& b) { return ordered(m, a, b, fa
 
 bool compare(machine& m, compare_op op, const cell& a, const cell& b) {
   switch (op) {
-    case compare_op::equal: return equal(m, a, b);
-    case compare_op::not_equal: return !equal(m, a, b);
-    case compare_op::less: return ordered(m, a, b, false, "<");
-    case compare_op::less_equal: return ordered(m, a, b, true, "<=");
-    case compare_op::greater: return ordered(m, b, a, false, ">");
-    case compare_op::greater_equal: return ordered(m, b, a, true, ">=");
-    case compare_op::in: return contains(m, b, a);
-    case compare_op::not_in: return !contains(m, b, a);
+    case compare_op::equal:
+      return equal(m, a, b);
+    case compare_op::not_equal:
+      return !equal(m, a, b);
+    case compare_op::less:
+      return ordered(m, a, b, false, "<");
+    case compare_op::less_equal:
+      return ordered(m, a, b, true, "<=");
+    case compare_op::greater:
+      return ordered(m, b, a, false, ">");
+    case compare_op::greater_equal:
+      return ordered(m, b, a, true, ">=");
+    case compare_op::in:
+      return contains(m, b, a);
+    case compare_op::not_in:
+      return !contains(m, b, a);
   }
   return false;
 }

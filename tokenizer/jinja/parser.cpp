@@ -9,15 +9,21 @@ namespace troupe::jinja {
 
 std::string token_stream::found() const {
   switch (current().kind) {
-    case token_kind::end: return ", found the end of the template";
+    case token_kind::end:
+      return ", found the end of the template";
     case token_kind::variable_end:
-    case token_kind::block_end: return ", found the end of the tag";
+    case token_kind::block_end:
+      return ", found the end of the tag";
     case token_kind::name:
-    case token_kind::symbol: return ", found '" + current().text + "'";
-    case token_kind::string: return ", found a string";
+    case token_kind::symbol:
+      return ", found '" + current().text + "'";
+    case token_kind::string:
+      return ", found a string";
     case token_kind::integer:
-    case token_kind::floating: return ", found a number";
-    default: return ", found something else";
+    case token_kind::floating:
+      return ", found a number";
+    default:
+      return ", found something else";
   }
 }
 
@@ -169,7 +175,8 @@ class statement_parser {
     return parse_callable_body(name, std::move(parameters), end);
   }
 
-  std::shared_ptr<const callable_body> parse_callable_body(const std::string& name, std::vector<parameter> parameters, std::string_view end) {
+  std::shared_ptr<const callable_body> parse_callable_body(const std::string& name, std::vector<parameter> parameters,
+                                                           std::string_view end) {
     auto made = std::make_shared<callable_body>();
     made->name = name;
     made->parameters = std::move(parameters);
@@ -214,7 +221,8 @@ class statement_parser {
     target row;
     row.row = true;
     row.parts.push_back(std::move(first));
-    while (in_.skip_symbol(",") && (in_.is(token_kind::name) || in_.is_symbol("(")) && !in_.is_name("in")) row.parts.push_back(parse_single_target(attributes));
+    while (in_.skip_symbol(",") && (in_.is(token_kind::name) || in_.is_symbol("(")) && !in_.is_name("in"))
+      row.parts.push_back(parse_single_target(attributes));
     return row;
   }
 
@@ -227,7 +235,8 @@ class statement_parser {
     static constexpr std::string_view constants[] = {"true", "false", "none", "True", "False", "None"};
     target out;
     const std::string name = in_.expect_identifier("a name to assign to");
-    if (std::find(std::begin(constants), std::end(constants), name) != std::end(constants)) in_.fail("'" + name + "' cannot be assigned to");
+    if (std::find(std::begin(constants), std::end(constants), name) != std::end(constants))
+      in_.fail("'" + name + "' cannot be assigned to");
     out.name = in_.intern(name);
     if (attributes && in_.skip_symbol(".")) out.attribute = in_.expect_identifier("an attribute's name");
     return out;

@@ -139,7 +139,8 @@ class json_writer {
 
   void key(const cell& item) {
     if (item.is_text()) return string(item.bytes());
-    if (!item.is_none() && !item.is_number()) throw render_error("keys of JSON objects must be strings, not " + std::string(item.type_name()));
+    if (!item.is_none() && !item.is_number())
+      throw render_error("keys of JSON objects must be strings, not " + std::string(item.type_name()));
     out_ += '"';
     write(item, 0);
     out_ += '"';

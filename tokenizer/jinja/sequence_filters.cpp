@@ -3,6 +3,7 @@
 #include <array>
 #include <unordered_set>
 
+#include "tokenizer/jinja/attribute_path.hpp"
 #include "tokenizer/jinja/machine.hpp"
 #include "tokenizer/jinja/parameters.hpp"
 #include "tokenizer/jinja/tables.hpp"
@@ -10,37 +11,6 @@
 namespace troupe::jinja {
 
 namespace {
-
-// Jinja2's attribute paths: parts between dots, of which those made of digits are integers. None is the item itself.
-class attribute_path {
- public:
-  explicit attribute_path(const cell& path) {
-    if (path.is_none()) return;
-    if (!path.is_text()) {
-      parts_.push_back(path);
-      return;
-    }
-    const std::string& text = path.bytes();
-    for (std::size_t start = 0; start <= text.size();) {
-      const std::size_t dot = std::min(text.find('.', start), text.size());
-      const std::string part = text.substr(start, dot - start);
-      const bool number = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
-      parts_.push_back(number ? cell(std::int64_t{std::stol(part)}) : cell::literal(part));
-      start = dot + 1;
-    }
-  }
-
-  cell operator()(machine& m, cell item, const cell* fallback = nullptr) const {
-    for (const cell& part : parts_) {
-      item = get_item(m, item, part);
-      if (fallback != nullptr && item.is_undefined()) item = *fallback;
-    }
-    return item;
-  }
-
- private:
-  std::vector<cell> parts_;
-};
 
 cell without_case(machine& m, const cell& item) { return item.is_text() ? m.text(lower(m, item.bytes())) : item; }
 
@@ -53,13 +23,13 @@ struct sort_key {
 
   sort_key(machine& owner, const cell& attributes, bool with_case, bool several) : m(owner), case_sensitive(with_case), as_list(several) {
     if (!several || !attributes.is_text()) {
-      paths.emplace_back(attributes);
+      paths.emplace_back(m, attributes);
       return;
     }
     const std::string& text = attributes.bytes();
     for (std::size_t start = 0; start <= text.size();) {
       const std::size_t comma = std::min(text.find(',', start), text.size());
-      paths.emplace_back(m.text(text.substr(start, comma - start)));
+      paths.emplace_back(m, m.text(text.substr(start, comma - start)));
       start = comma + 1;
     }
   }
@@ -79,7 +49,8 @@ using keyed = std::pair<cell, cell>; // key, item
 
 // Stable, also in reverse (Python's sorted).
 void sort_keyed(machine& m, std::vector<keyed>& rows, bool reverse) {
-  std::stable_sort(rows.begin(), rows.end(), [&](const keyed& a, const keyed& b) { return reverse ? less(m, b.first, a.first) : less(m, a.first, b.first); });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const keyed& a, const keyed& b) { return reverse ? less(m, b.first, a.first) : less(m, a.first, b.first); });
 }
 
 template <class Key>
@@ -150,7 +121,7 @@ cell items_filter(machine& m, const cell& self, const arguments& args) {
 
 cell join_filter(machine& m, const cell& self, const arguments& args) {
   const parameters p("join", args, {"d", "attribute"});
-  const attribute_path path(p.get(1, {}));
+  const attribute_path path(m, p.get(1, {}));
   const std::string separator = p.given(0) ? to_string(m, p.at(0)) : "";
   std::string out;
   bool first = true;
@@ -228,7 +199,7 @@ cell groupby_filter(machine& m, const cell& self, const arguments& args) {
 
 cell sum_filter(machine& m, const cell& self, const arguments& args) {
   const parameters p("sum", args, {"attribute", "start"});
-  const attribute_path path(p.get(0, {}));
+  const attribute_path path(m, p.get(0, {}));
   cell total = p.get(1, 0);
   if (total.is_text()) throw render_error("sum: strings are joined with join");
   for (const cell& item : items_of(m, self)) total = arithmetic(m, arithmetic_op::add, total, path(m, item));
@@ -283,58 +254,7 @@ cell slice_filter(machine& m, const cell& self, const arguments& args) {
   return make_iterator(std::move(out));
 }
 
-const builtin& known_filter(const cell& name) {
-  const builtin* found = name.is_text() ? find_filter(name.bytes()) : nullptr;
-  if (found == nullptr) throw render_error("map: no such filter");
-  return *found;
-}
-const builtin& known_test(const cell& name) {
-  const builtin* found = name.is_text() ? find_test(name.bytes()) : nullptr;
-  if (found == nullptr) throw render_error("select: no such test");
-  return *found;
-}
-
-arguments without_first(const arguments& args, std::size_t count) {
-  return {{args.positional.begin() + static_cast<std::ptrdiff_t>(count), args.positional.end()}, args.named};
-}
-
-cell map_filter(machine& m, const cell& self, const arguments& args) {
-  const machine::level deeper(m);
-  if (!self.truthy()) return make_iterator({});
-  std::vector<cell> out;
-  if (args.positional.empty()) {
-    const parameters p("map", args, {"attribute", "default"});
-    if (!p.given(0)) throw render_error("map needs a filter's name or an attribute");
-    const attribute_path path(p.at(0));
-    const cell fallback = p.get(1, {});
-    for (const cell& item : items_of(m, self)) out.push_back(path(m, item, p.has_value(1) ? &fallback : nullptr));
-    return make_iterator(std::move(out));
-  }
-  const builtin& filter = known_filter(args.positional[0]);
-  const arguments rest = without_first(args, 1);
-  for (const cell& item : items_of(m, self)) out.push_back(filter.run(m, item, rest));
-  return make_iterator(std::move(out));
-}
-
-// select, reject, selectattr and rejectattr.
-template <bool keep, bool by_attribute>
-cell select_filter(machine& m, const cell& self, const arguments& args) {
-  if (!self.truthy()) return make_iterator({});
-  constexpr std::size_t test_at = by_attribute ? 1 : 0;
-  if (by_attribute && args.positional.empty()) throw render_error("selectattr needs an attribute's name");
-  const attribute_path path(by_attribute ? args.positional[0] : cell());
-  const builtin* test = args.positional.size() > test_at ? &known_test(args.positional[test_at]) : nullptr;
-  const arguments rest = test != nullptr ? without_first(args, test_at + 1) : arguments();
-  std::vector<cell> out;
-  for (const cell& item : items_of(m, self)) {
-    const cell subject = path(m, item);
-    const bool passes = test != nullptr ? test->run(m, subject, rest).truthy() : subject.truthy();
-    if (passes == keep) out.push_back(item);
-  }
-  return make_iterator(std::move(out));
-}
-
-constexpr std::array<builtin, 22> filters = {{
+constexpr std::array<builtin, 17> filters = {{
     {"batch", batch_filter},
     {"count", length_filter},
     {"dictsort", dictsort_filter},
@@ -345,14 +265,9 @@ constexpr std::array<builtin, 22> filters = {{
     {"last", last_filter},
     {"length", length_filter},
     {"list", list_filter},
-    {"map", map_filter},
     {"max", extreme_filter<true>},
     {"min", extreme_filter<false>},
-    {"reject", select_filter<false, false>},
-    {"rejectattr", select_filter<false, true>},
     {"reverse", reverse_filter},
-    {"select", select_filter<true, false>},
-    {"selectattr", select_filter<true, true>},
     {"slice", slice_filter},
     {"sort", sort_filter},
     {"sum", sum_filter},

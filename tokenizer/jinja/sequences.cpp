@@ -127,7 +127,8 @@ std::size_t length_of(machine& m, const cell& item) {
 cell slice(machine& m, const cell& base, const slice_bounds& bounds) {
   if (base.is_undefined()) fail_undefined(base);
   if (base.is_text()) return slice_text(m, base.as_text(), resolve(bounds, base.as_text().length));
-  const bool row = base.is_sequence(sequence_kind::list) || base.is_sequence(sequence_kind::tuple) || base.is_sequence(sequence_kind::range);
+  const bool row =
+      base.is_sequence(sequence_kind::list) || base.is_sequence(sequence_kind::tuple) || base.is_sequence(sequence_kind::range);
   if (!row) throw render_error("'" + std::string(base.type_name()) + "' object cannot be sliced");
   const sequence& source = base.as_sequence();
   const walk w = resolve(bounds, source.items.size());

@@ -55,7 +55,8 @@ std::vector<cell> split_space_backwards(machine& m, std::string_view rest, std::
 
 std::vector<std::size_t> places(machine& m, std::string_view text, std::string_view separator) {
   std::vector<std::size_t> out;
-  for (std::size_t at = find_text(m, text, separator, 0); at != std::string_view::npos; at = find_text(m, text, separator, at + separator.size())) {
+  for (std::size_t at = find_text(m, text, separator, 0); at != std::string_view::npos;
+       at = find_text(m, text, separator, at + separator.size())) {
     out.push_back(at);
   }
   return out;
@@ -109,7 +110,7 @@ cell splitlines_method(machine& m, const cell& self, const arguments& args) {
   m.charge_bytes(self.bytes().size());
   const std::string_view text = self.bytes();
   std::vector<cell> out;
-  const auto lines = split_lines(text);
+  const auto lines = split_lines(m, text);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::size_t start = static_cast<std::size_t>(lines[i].data() - text.data());
     const std::size_t next = i + 1 < lines.size() ? static_cast<std::size_t>(lines[i + 1].data() - text.data()) : text.size();
@@ -164,7 +165,8 @@ cell affix_method(machine& m, const cell& self, const arguments& args) {
   const auto area = p.given(1) || p.given(2) ? part(m, self, p, first) : std::optional<std::string_view>(self.bytes());
   auto fits = [&](const cell& affix) {
     if (affix.is_undefined()) fail_undefined(affix);
-    if (!affix.is_text()) throw render_error(std::string(name) + " needs a string or a tuple of strings, not " + std::string(affix.type_name()));
+    if (!affix.is_text())
+      throw render_error(std::string(name) + " needs a string or a tuple of strings, not " + std::string(affix.type_name()));
     m.charge_bytes(affix.bytes().size());
     return area && (at_end ? area->ends_with(affix.bytes()) : area->starts_with(affix.bytes()));
   };
@@ -265,7 +267,9 @@ cell justify_method(machine& m, const cell& self, const arguments& args) {
   const std::int64_t width = p.integer(0, 0);
   if (width <= length) return self;
   const auto room = static_cast<std::size_t>(width - length);
-  const std::size_t left = text_at == side::left ? 0 : text_at == side::right ? room : room / 2 + (room & static_cast<std::size_t>(width) & 1U);
+  const std::size_t left = text_at == side::left    ? 0
+                           : text_at == side::right ? room
+                                                    : room / 2 + (room & static_cast<std::size_t>(width) & 1U);
   return m.text(pad(m, self.bytes(), left, room - left, fill));
 }
 

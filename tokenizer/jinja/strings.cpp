@@ -23,9 +23,7 @@ std::string mapped(machine& m, std::string_view text, Map map) {
   return out;
 }
 
-bool is_line_end(char32_t c) {
-  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
-}
+bool is_line_end(char32_t c) { return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029; }
 
 // Digits with single underscores between them, as int() and float() take them: without the underscores; none where misplaced.
 std::optional<std::string> without_underscores(std::string_view text) {
@@ -49,7 +47,8 @@ std::size_t find_text(machine& m, std::string_view text, std::string_view wanted
   if (wanted.empty()) return from;
   // memmem is the C library's two-way search: linear, where string_view::find can take the product of the lengths.
   const void* found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
-  const std::size_t at = found == nullptr ? std::string_view::npos : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+  const std::size_t at =
+      found == nullptr ? std::string_view::npos : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
   m.charge_bytes(std::min(at, text.size()) - from);
   return at;
 }
@@ -61,13 +60,14 @@ std::size_t find_last(machine& m, std::string_view text, std::string_view wanted
   return last;
 }
 
-std::vector<std::string_view> split_lines(std::string_view text) {
+std::vector<std::string_view> split_lines(machine& m, std::string_view text) {
   std::vector<std::string_view> lines;
   std::size_t start = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = at;
     const char32_t c = unicode::decode(text, at);
     if (!is_line_end(c)) continue;
+    m.charge();
     lines.push_back(text.substr(start, end - start));
     if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
     start = at;
@@ -113,7 +113,8 @@ std::string_view strip(machine& m, std::string_view text, const std::optional<st
   m.charge(set.size());
   auto listed = [&](char32_t c) { return std::binary_search(set.begin(), set.end(), c); };
   for (std::size_t at = 0; left && at < text.size() && listed(unicode::decode(text, at)); at = 0) text.remove_prefix(at);
-  for (std::size_t at = text.size(); right && at > 0 && listed(unicode::decode_before(text, at)); at = text.size()) text.remove_suffix(text.size() - at);
+  for (std::size_t at = text.size(); right && at > 0 && listed(unicode::decode_before(text, at)); at = text.size())
+    text.remove_suffix(text.size() - at);
   return text;
 }
 
@@ -193,7 +194,8 @@ std::optional<double> parse_float(std::string_view text) {
   if (minus || text.starts_with('+')) text.remove_prefix(1);
   auto digits = without_underscores(text);
   if (!digits || digits->empty() || (*digits)[0] == '-') return std::nullopt;
-  std::transform(digits->begin(), digits->end(), digits->begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  std::transform(digits->begin(), digits->end(), digits->begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
   double value = 0;
   if (*digits == "inf" || *digits == "infinity") {
     value = INFINITY;

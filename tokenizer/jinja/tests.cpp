@@ -120,8 +120,10 @@ const builtin* find_in(std::span<const builtin> table, std::string_view name) {
 const builtin* find_test(std::string_view name) { return find_in(tests, name); }
 
 const builtin* find_filter(std::string_view name) {
-  const builtin* found = find_in(value_filters(), name);
-  return found != nullptr ? found : find_in(sequence_filters(), name);
+  for (const auto table : {value_filters(), sequence_filters(), select_filters()}) {
+    if (const builtin* found = find_in(table, name)) return found;
+  }
+  return nullptr;
 }
 
 } // namespace troupe::jinja

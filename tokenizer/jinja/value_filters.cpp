@@ -57,12 +57,23 @@ cell escape_filter(machine& m, const cell& self, const arguments& args) {
   std::string out;
   for (char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return m.text(std::move(out));
@@ -80,12 +91,13 @@ cell indent_filter(machine& m, const cell& self, const arguments& args) {
   if (self.is_undefined()) fail_undefined(self);
   if (!self.is_text()) throw render_error("indent needs a string, not " + std::string(self.type_name()));
   const bool text_width = p.given(0) && p.at(0).is_text();
-  const std::string base = text_width ? p.string(0) : pad(m, "", static_cast<std::size_t>(std::max<std::int64_t>(p.integer(0, 4), 0)), 0, " ");
+  const std::string base =
+      text_width ? p.string(0) : pad(m, "", static_cast<std::size_t>(std::max<std::int64_t>(p.integer(0, 4), 0)), 0, " ");
   const std::string text = self.bytes() + "\n";
   m.charge_bytes(text.size());
   std::string out;
   bool first = true;
-  for (std::string_view line : split_lines(text)) {
+  for (std::string_view line : split_lines(m, text)) {
     if (!first) out += '\n';
     if (first ? p.truth(1, false) : !line.empty() || p.truth(2, false)) m.append(out, base);
     m.append(out, line);
@@ -101,7 +113,8 @@ cell truncate_filter(machine& m, const cell& self, const arguments& args) {
   const auto end_length = static_cast<std::int64_t>(unicode::length(end));
   const std::int64_t length = p.integer(0, 255), leeway = p.has_value(3) ? p.integer(3, 5) : 5;
   if (length < end_length || leeway < 0) throw render_error("truncate: length or leeway is too small");
-  if (static_cast<std::int64_t>(unicode::length(text)) <= length || static_cast<std::int64_t>(unicode::length(text)) - length <= leeway) return m.text(text);
+  if (static_cast<std::int64_t>(unicode::length(text)) <= length || static_cast<std::int64_t>(unicode::length(text)) - length <= leeway)
+    return m.text(text);
   std::string_view kept = std::string_view(text).substr(0, unicode::offset(text, static_cast<std::size_t>(length - end_length)));
   if (!p.truth(1, false)) {
     if (const std::size_t blank = find_last(m, kept, " "); blank != std::string_view::npos) kept = kept.substr(0, blank);
@@ -240,18 +253,29 @@ cell attr_filter(machine& m, const cell& self, const arguments& args) {
 }
 
 constexpr std::array<builtin, 24> filters = {{
-    {"abs", abs_filter},         {"attr", attr_filter},
+    {"abs", abs_filter},
+    {"attr", attr_filter},
     {"capitalize", mapped_filter<capitalize>},
-    {"center", center_filter},   {"d", default_filter},
-    {"default", default_filter}, {"e", escape_filter},
-    {"escape", escape_filter},   {"float", float_filter},
-    {"forceescape", escape_filter}, {"format", format_filter},
-    {"indent", indent_filter},   {"int", int_filter},
-    {"lower", mapped_filter<lower>}, {"replace", replace_filter},
-    {"round", round_filter},     {"safe", safe_filter},
-    {"string", string_filter},   {"title", mapped_filter<title>},
-    {"tojson", tojson_filter},   {"trim", trim_filter},
-    {"truncate", truncate_filter}, {"upper", mapped_filter<upper>},
+    {"center", center_filter},
+    {"d", default_filter},
+    {"default", default_filter},
+    {"e", escape_filter},
+    {"escape", escape_filter},
+    {"float", float_filter},
+    {"forceescape", escape_filter},
+    {"format", format_filter},
+    {"indent", indent_filter},
+    {"int", int_filter},
+    {"lower", mapped_filter<lower>},
+    {"replace", replace_filter},
+    {"round", round_filter},
+    {"safe", safe_filter},
+    {"string", string_filter},
+    {"title", mapped_filter<title>},
+    {"tojson", tojson_filter},
+    {"trim", trim_filter},
+    {"truncate", truncate_filter},
+    {"upper", mapped_filter<upper>},
     {"wordcount", wordcount_filter},
 }};
 
