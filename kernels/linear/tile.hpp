@@ -110,10 +110,11 @@ TROUPE_INLINE void add_group(const tile_job& job, std::int64_t block, int lane, 
   constexpr block_shape shape = shape_of(Type);
   constexpr int bits = shape.bits;
   constexpr int zero = bits == 8 && V::signed_bytes ? 0 : shape.zero;
-  const unsigned char* const group = job.weights + block * packed_quant_bytes(bits);
+  constexpr int group_bytes = packed_quant_bytes(bits);
+  const unsigned char* const group = job.weights + block * group_bytes;
   const unsigned char* const tile = job.activations + block * (R * activation_bytes_per_row);
   const unsigned char* const minus_sums = tile + (Count == 8 ? R * 40 : R * 44 + First / 4 * R * 4);
-  if constexpr (R == 1) prefetch<packed_quant_bytes(bits) * V::width / quant_panel_rows>(group);
+  if constexpr (R == 1) prefetch<group_bytes * V::width / quant_panel_rows>(group);
   typename V::template dot<bits> dots[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
