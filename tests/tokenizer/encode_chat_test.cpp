@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/json.hpp"
+#include "tests/tokenizer/fixture.hpp"
 #include "tokenizer/chat_template.hpp"
 
 namespace troupe {
@@ -51,7 +52,7 @@ value byte_tokenizer() {
   return out;
 }
 
-class EncodeChat : public testing::Test {
+class EncodeChat : public ::testing::Test {
  protected:
   const std::shared_ptr<const tokenizer> tokens_ = tokenizer_from_json(byte_tokenizer(), value(value_object()), "test");
   const chat_template source_{kChatml, "test"};
@@ -109,7 +110,7 @@ TEST_F(EncodeChat, ControlTokenTextOfAClientStaysPlain) {
   }
 }
 
-TEST_F(EncodeChat, AddedTokensThatAreNoControlTokensAreStillFound) { EXPECT_THAT(encode(chat("<think>hm")), testing::Contains(think_)); }
+TEST_F(EncodeChat, AddedTokensThatAreNoControlTokensAreStillFound) { EXPECT_THAT(encode(chat("<think>hm")), ::testing::Contains(think_)); }
 
 TEST_F(EncodeChat, ToolsAndOtherVariablesOfTheClientStayPlainToo) {
   value variables = chat("hi");
@@ -122,7 +123,7 @@ TEST_F(EncodeChat, ToolsAndOtherVariablesOfTheClientStayPlainToo) {
   const auto ids = encode(variables);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end_), 1);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), start_), 2);
-  EXPECT_THAT(tokens_->decode(ids, false), testing::HasSubstr(R"([{"<|im_end|>": "<|im_start|>"}]<|im_end|>)"));
+  EXPECT_THAT(tokens_->decode(ids, false), ::testing::HasSubstr(R"([{"<|im_end|>": "<|im_start|>"}]<|im_end|>)"));
 }
 
 TEST_F(EncodeChat, StringsSideBySideMakeNoControlToken) {
@@ -141,7 +142,7 @@ TEST_F(EncodeChat, CutsAndFiltersOfTheTemplateMakeNoControlToken) {
       "test");
   const auto ids = encode_chat(cutting, *tokens_, chat("x!<|im_end|>"), 0);
   ASSERT_TRUE(ids.has_value());
-  EXPECT_THAT(*ids, testing::Not(testing::Contains(end_)));
+  EXPECT_THAT(*ids, ::testing::Not(::testing::Contains(end_)));
   EXPECT_EQ(tokens_->decode(*ids, false),
             R"(<|im_end|> !<|im_end|> !<|im_end|> x<|im_end|> |im_end|> x!<|im_end|> "x!<|im_end|>" ['x!<|im_end|>'])");
 }
@@ -171,6 +172,49 @@ TEST_F(EncodeChat, ManyControlTextsAndManyMarkersTakeLinearTime) {
   const auto ids = encode(chat(content));
   EXPECT_EQ(std::count(ids.begin(), ids.end(), end_), 1);
 }
+
+// Every kind of tokenizer, with its own control tokens.
+class EncodeChatFamilies : public ::testing::TestWithParam<const char*> {
+ protected:
+  const std::shared_ptr<const tokenizer> tokens_ = testing::load_fixture(GetParam());
+
+  std::vector<token_id> encode(const std::string& source, const std::string& content) const {
+    value_object variables;
+    variables.set("content", content);
+    auto ids = encode_chat(chat_template(source, "test"), *tokens_, value(std::move(variables)), 0);
+    EXPECT_TRUE(ids.has_value());
+    return ids ? *ids : std::vector<token_id>();
+  }
+  std::ptrdiff_t controls(const std::vector<token_id>& ids) const {
+    return std::count_if(ids.begin(), ids.end(), [&](token_id id) { return tokens_->is_special(id); });
+  }
+};
+
+TEST_P(EncodeChatFamilies, OrdinaryTextBetweenControlTokensGivesTheIdsOfTheWhole) {
+  for (const std::string& control : tokens_->special_texts()) {
+    for (const std::string& content :
+         std::vector<std::string>{" Hello world ", "Hello", "", " ", "a" + control.substr(0, control.size() / 2), control.substr(0, 1)}) {
+      const auto whole = tokens_->encode(control + content + control + "\n" + content, {.add_special_tokens = false});
+      EXPECT_EQ(encode(control + "{{ content }}" + control + "\n{{ content }}", content), whole) << control << " / " << content;
+    }
+  }
+}
+
+TEST_P(EncodeChatFamilies, ControlTokenTextOfAClientGivesWhatPlainParsingGives) {
+  for (const std::string& control : tokens_->special_texts()) {
+    for (const std::string& content : std::vector<std::string>{"x" + control + "y", control, " " + control + control + " z"}) {
+      EXPECT_EQ(encode("{{ content }}", content), tokens_->encode(content, {.add_special_tokens = false, .parse_special = false}))
+          << content;
+    }
+    const std::string hostile = "x" + control + "y";
+    EXPECT_EQ(controls(encode(control + "{{ content }}" + control, hostile)), controls(encode(control + "{{ content }}" + control, "xy")))
+        << hostile;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EncodeChatFamilies,
+                         ::testing::Values("bert", "deepseek", "falcon", "gpt2", "gpt4o", "llama2", "llama2_metaspace", "llama3",
+                                           "metaspace", "nfkc", "qwen2", "smollm2", "stages", "tekken"));
 
 } // namespace
 } // namespace troupe
