@@ -46,6 +46,8 @@ void refuse_unsupported(field_reader& fields) {
 void read_stream_options(field_reader& fields, api_request& request) {
   request.stream = fields.flag("stream").value_or(false);
   const value* options = fields.object("stream_options");
+  request.return_token_ids = fields.flag("return_token_ids").value_or(false);
+  if (request.return_token_ids && request.stream) fields.fail("return_token_ids", "is not supported when 'stream' is true");
   if (options == nullptr) return;
   if (!request.stream) fields.fail("stream_options", "is allowed only when 'stream' is true");
   field_reader inner(*options);

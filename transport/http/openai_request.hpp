@@ -19,6 +19,7 @@ struct api_request {
   generation_request generation; // id and arrival_ns are left to the caller
   bool stream = false;
   bool include_usage = false; // stream_options.include_usage
+  bool return_token_ids = false; // whole answers only
 };
 
 struct token_request {

@@ -76,6 +76,7 @@ answer_head head_of(const api_request& request, std::string id, std::int64_t cre
   head.choices = generation.n * static_cast<std::int32_t>(generation.prompts.size());
   head.logprobs = generation.sampling.top_logprobs.has_value();
   head.include_usage = request.include_usage;
+  head.token_ids = request.return_token_ids;
   head.unfinished = generation.max_tokens == 0 ? finish_reason::length : finish_reason::stop;
   return head;
 }
@@ -99,6 +100,7 @@ bool whole_answer::output(const output_chunk& chunk) {
   if (!owns(head_, chunk.index)) return false;
   choice& c = choices_[static_cast<std::size_t>(chunk.index)];
   c.text += chunk.text;
+  if (head_.token_ids) c.tokens.insert(c.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
   if (head_.logprobs) {
     for (const position_logprobs& position : chunk.logprobs) c.logprobs.add(position);
   }
@@ -123,6 +125,14 @@ void whole_answer::append_choice(std::string& out, std::size_t index) const {
   out += head_.logprobs ? c.logprobs.json() : "null";
   append_finish(out, c.finish ? c.finish : head_.unfinished);
   append_stop_reason(out, c.stop_reason);
+  if (head_.token_ids) {
+    out += ",\"token_ids\":[";
+    for (std::size_t i = 0; i < c.tokens.size(); ++i) {
+      if (i > 0) out += ',';
+      append_integer(out, c.tokens[i]);
+    }
+    out += ']';
+  }
   out += '}';
 }
 

@@ -24,6 +24,7 @@ struct answer_head {
   std::int32_t choices = 1; // n * prompts
   bool logprobs = false;
   bool include_usage = false;
+  bool token_ids = false;
   finish_reason unfinished = finish_reason::stop; // of a choice whose end was not reported: length when max_tokens is 0
 };
 
@@ -45,6 +46,7 @@ class whole_answer {
     logprob_text logprobs;
     std::optional<finish_reason> finish;
     std::string stop_reason;
+    std::vector<token_id> tokens;
   };
   void append_choice(std::string& out, std::size_t index) const;
 

@@ -61,6 +61,19 @@ std::vector<value> events_of(const std::string& stream) {
 const value& choice(const value& body, std::size_t i = 0) { return body.find("choices")->as_array().at(i); }
 std::string text_at(const value& item, const char* key) { return item.find(key)->as_string(); }
 
+TEST(WholeAnswer, TokenIdsAreGivenWhenAskedForAndOnlyThen) {
+  answer_head with_ids = head(api_kind::completion);
+  with_ids.token_ids = true;
+  whole_answer answer(with_ids);
+  answer.output(text("a"));
+  answer.output(text("b", finish_reason::length));
+  const value body = parsed(answer.finish({}));
+  EXPECT_EQ(json::dump(*body.find("choices")->as_array()[0].find("token_ids")), "[1,1]");
+  whole_answer plain(head(api_kind::completion));
+  plain.output(text("a", finish_reason::length));
+  EXPECT_EQ(parsed(plain.finish({})).find("choices")->as_array()[0].find("token_ids"), nullptr);
+}
+
 TEST(openai_response, whole_completion) {
   whole_answer answer(head(api_kind::completion, 2));
   EXPECT_TRUE(answer.output(text("a\"b", std::nullopt, 1)));
