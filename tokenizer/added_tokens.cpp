@@ -12,9 +12,7 @@ bool word_before(std::string_view text, std::size_t at) {
   return at > 0 && unicode::is_word(utf8::read_valid(text, utf8::previous(text, at)).code);
 }
 
-bool word_behind(std::string_view text, std::size_t at) {
-  return at < text.size() && unicode::is_word(utf8::read_valid(text, at).code);
-}
+bool word_behind(std::string_view text, std::size_t at) { return at < text.size() && unicode::is_word(utf8::read_valid(text, at).code); }
 
 std::size_t skip_blanks_left(std::string_view text, std::size_t at, std::size_t limit) {
   while (at > limit) {

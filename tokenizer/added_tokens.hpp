@@ -16,11 +16,11 @@ struct added_token {
   token_id id = 0;
   std::string content;
   std::string normal_form = {}; // of a normalized one: its content as the normaliser writes it
-  bool special = false;     // a control token
-  bool normalized = false;  // found in normalised text, by its normalised content
-  bool single_word = false; // not inside a word
-  bool lstrip = false;      // takes the blanks before it along
-  bool rstrip = false;      // and those behind it
+  bool special = false;         // a control token
+  bool normalized = false;      // found in normalised text, by its normalised content
+  bool single_word = false;     // not inside a word
+  bool lstrip = false;          // takes the blanks before it along
+  bool rstrip = false;          // and those behind it
 };
 
 // A part of a text: an added token, or text between such.
@@ -49,8 +49,8 @@ class added_token_finder {
   std::uint32_t child(std::uint32_t from, unsigned char byte) const; // 0: none
   std::pair<const added_token*, std::size_t> longest_at(std::string_view text, std::size_t at) const;
 
-  std::vector<node> nodes_;                      // nodes_[0] is the root
-  std::array<std::uint32_t, 256> first_{};       // the root's children, directly
+  std::vector<node> nodes_;                // nodes_[0] is the root
+  std::array<std::uint32_t, 256> first_{}; // the root's children, directly
 };
 
 } // namespace troupe

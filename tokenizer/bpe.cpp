@@ -16,9 +16,7 @@ struct heap_entry {
   std::uint32_t position; // of the left symbol
   token_id merged;
 
-  friend bool operator>(const heap_entry& a, const heap_entry& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-  }
+  friend bool operator>(const heap_entry& a, const heap_entry& b) { return a.rank != b.rank ? a.rank > b.rank : a.position > b.position; }
 };
 
 struct link {
@@ -41,7 +39,8 @@ merge_table::merge_table(const std::vector<merge_rule>& merges) : slots_(std::bi
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const merge_rule& item = merges[rank];
-    const std::uint64_t key = static_cast<std::uint64_t>(static_cast<std::uint32_t>(item.left)) << 32 | static_cast<std::uint32_t>(item.right);
+    const std::uint64_t key =
+        static_cast<std::uint64_t>(static_cast<std::uint32_t>(item.left)) << 32 | static_cast<std::uint32_t>(item.right);
     std::size_t at = hash_of(key) & mask;
     while (slots_[at].key != no_key && slots_[at].key != key) at = (at + 1) & mask;
     slots_[at] = {key, {static_cast<std::uint32_t>(rank), item.merged}};

@@ -73,8 +73,8 @@ class bpe_model {
   merge_table merges_;
   bpe_options options_;
   static constexpr token_id none = -1;
-  std::array<token_id, 256> byte_ids_{};     // of one byte (bytes) or of "<0xHH>" (byte_fallback)
-  std::array<token_id, 128> ascii_ids_{};    // of one ASCII character
+  std::array<token_id, 256> byte_ids_{};  // of one byte (bytes) or of "<0xHH>" (byte_fallback)
+  std::array<token_id, 128> ascii_ids_{}; // of one ASCII character
 };
 
 } // namespace troupe

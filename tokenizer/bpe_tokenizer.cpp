@@ -63,7 +63,7 @@ struct bpe_tokenizer::model_part {
   std::deque<std::string> texts; // the model's own tokens, as bytes where words are bytes; `index` points here
   text_index index;
   std::optional<bpe_model> bpe;
-  bool cut_at_marks = false;     // no token goes on behind a "\u2581" inside it: long words may be cut there, with the same result
+  bool cut_at_marks = false; // no token goes on behind a "\u2581" inside it: long words may be cut there, with the same result
 
   explicit model_part(std::size_t size) : index(size) {}
 };
@@ -156,7 +156,7 @@ void bpe_tokenizer::encode_plain(const piece& text, encode_state& state) const {
 }
 
 void bpe_tokenizer::encode_word(std::string_view word, encode_state& state) const {
-  while (model_->cut_at_marks) { // one word per beginning mark
+  while (model_->cut_at_marks) {                                // one word per beginning mark
     const std::size_t body = word.find_first_not_of(word_mark); // any byte of the mark will do: words are UTF-8
     const std::size_t next = body == std::string_view::npos ? body : word.find(word_mark, body);
     if (next == std::string_view::npos) break;

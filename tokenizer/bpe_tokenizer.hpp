@@ -14,11 +14,11 @@ namespace troupe {
 
 struct bpe_tokenizer_parts {
   token_table_parts table;
-  std::vector<bool> in_model;      // by id: an ordinary token of the model (added ones are not, control tokens never)
+  std::vector<bool> in_model; // by id: an ordinary token of the model (added ones are not, control tokens never)
   normalizer_list normalizers;
   pre_tokenizer_list pre_tokenizers;
   std::vector<merge_rule> merges;
-  bpe_options model;               // `bytes` is set from pre_tokenizers
+  bpe_options model; // `bytes` is set from pre_tokenizers
 };
 
 class bpe_tokenizer final : public token_table {

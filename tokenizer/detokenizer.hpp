@@ -38,9 +38,9 @@ class incremental_detokenizer {
 };
 
 struct stop_match {
-  std::string text;      // safe to send now
+  std::string text; // safe to send now
   bool stopped = false;
-  std::string matched;   // the stop string, when stopped
+  std::string matched; // the stop string, when stopped
 };
 
 // Watches generated text for stop strings. Text that may still become a stop is held; it is released once when it cannot. The stop

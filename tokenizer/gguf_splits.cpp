@@ -21,10 +21,9 @@ constexpr std::string_view gpt4o_pattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view tekken_pattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view tekken_pattern = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+                                            R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+                                            R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view deepseek_v3_words =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 enum class family : std::uint8_t { gpt2, digits_gpt2, llama3, llama3_merges, qwen2, qwen35, gpt4o, tekken, falcon, plain, coder, v3 };
@@ -36,17 +35,34 @@ struct named_family {
 
 constexpr std::array names = std::to_array<named_family>({
     {"default", family::plain},
-    {"gpt-2", family::gpt2}, {"phi-2", family::gpt2}, {"mpt", family::gpt2}, {"olmo", family::gpt2},
-    {"smollm", family::digits_gpt2}, {"starcoder", family::digits_gpt2}, {"refact", family::digits_gpt2}, {"command-r", family::digits_gpt2},
-    {"codeshell", family::digits_gpt2}, {"exaone", family::digits_gpt2},
-    {"llama-bpe", family::llama3}, {"llama3", family::llama3}, {"llama-v3", family::llama3}, {"falcon3", family::llama3},
-    {"dbrx", family::llama3_merges}, {"smaug-bpe", family::llama3_merges}, {"glm4", family::llama3_merges}, {"chatglm-bpe", family::llama3_merges},
-    {"qwen2", family::qwen2}, {"deepseek-r1-qwen", family::qwen2}, {"stablelm2", family::qwen2},
+    {"gpt-2", family::gpt2},
+    {"phi-2", family::gpt2},
+    {"mpt", family::gpt2},
+    {"olmo", family::gpt2},
+    {"smollm", family::digits_gpt2},
+    {"starcoder", family::digits_gpt2},
+    {"refact", family::digits_gpt2},
+    {"command-r", family::digits_gpt2},
+    {"codeshell", family::digits_gpt2},
+    {"exaone", family::digits_gpt2},
+    {"llama-bpe", family::llama3},
+    {"llama3", family::llama3},
+    {"llama-v3", family::llama3},
+    {"falcon3", family::llama3},
+    {"dbrx", family::llama3_merges},
+    {"smaug-bpe", family::llama3_merges},
+    {"glm4", family::llama3_merges},
+    {"chatglm-bpe", family::llama3_merges},
+    {"qwen2", family::qwen2},
+    {"deepseek-r1-qwen", family::qwen2},
+    {"stablelm2", family::qwen2},
     {"qwen35", family::qwen35},
-    {"gpt-4o", family::gpt4o}, {"llama4", family::gpt4o},
+    {"gpt-4o", family::gpt4o},
+    {"llama4", family::gpt4o},
     {"tekken", family::tekken},
     {"falcon", family::falcon},
-    {"deepseek-coder", family::coder}, {"deepseek-v3", family::v3},
+    {"deepseek-coder", family::coder},
+    {"deepseek-v3", family::v3},
 });
 
 void add_patterns(pre_tokenizer_list& list, std::initializer_list<std::string_view> patterns, const std::string& where) {
@@ -57,15 +73,24 @@ void add_stages(family kind, gguf_split& split, const std::string& where) {
   pre_tokenizer_list& list = split.pre_tokenizers;
   list.byte_level = true; // no mapping stage behind: the model works on bytes
   switch (kind) {
-    case family::gpt2: return add_patterns(list, {gpt2_pattern}, where);
-    case family::digits_gpt2: list.stages.push_back(make_digits(true)); return add_patterns(list, {gpt2_pattern}, where);
+    case family::gpt2:
+      return add_patterns(list, {gpt2_pattern}, where);
+    case family::digits_gpt2:
+      list.stages.push_back(make_digits(true));
+      return add_patterns(list, {gpt2_pattern}, where);
     case family::llama3:
-    case family::llama3_merges: return add_patterns(list, {llama3_pattern}, where);
-    case family::qwen2: return add_patterns(list, {qwen2_pattern}, where);
-    case family::qwen35: return add_patterns(list, {qwen35_pattern}, where);
-    case family::gpt4o: return add_patterns(list, {gpt4o_pattern}, where);
-    case family::tekken: return add_patterns(list, {tekken_pattern}, where);
-    case family::plain: return add_patterns(list, {R"([\p{P}$+<=>\^~|]+)", gpt2_pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}, where);
+    case family::llama3_merges:
+      return add_patterns(list, {llama3_pattern}, where);
+    case family::qwen2:
+      return add_patterns(list, {qwen2_pattern}, where);
+    case family::qwen35:
+      return add_patterns(list, {qwen35_pattern}, where);
+    case family::gpt4o:
+      return add_patterns(list, {gpt4o_pattern}, where);
+    case family::tekken:
+      return add_patterns(list, {tekken_pattern}, where);
+    case family::plain:
+      return add_patterns(list, {R"([\p{P}$+<=>\^~|]+)", gpt2_pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}, where);
     case family::falcon: // digits are split behind the mapping of bytes to characters, so that is where it must be done
       list.byte_level = false;
       list.stages.push_back(make_punctuation(split_behavior::contiguous));
@@ -76,7 +101,8 @@ void add_stages(family kind, gguf_split& split, const std::string& where) {
       add_patterns(list, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+"}, where);
       list.stages.push_back(make_digits(true));
       return;
-    case family::v3: return add_patterns(list, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", deepseek_v3_words}, where);
+    case family::v3:
+      return add_patterns(list, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", deepseek_v3_words}, where);
   }
 }
 
@@ -84,7 +110,8 @@ void add_stages(family kind, gguf_split& split, const std::string& where) {
 
 gguf_split find_gguf_split(std::string_view name, const std::string& where) {
   const auto found = std::find_if(names.begin(), names.end(), [&](const named_family& item) { return item.name == name; });
-  if (found == names.end()) throw load_error(where + ": tokenizer.ggml.pre: unknown pre-tokenizer \"" + std::string(name.substr(0, 64)) + "\"");
+  if (found == names.end())
+    throw load_error(where + ": tokenizer.ggml.pre: unknown pre-tokenizer \"" + std::string(name.substr(0, 64)) + "\"");
   gguf_split split;
   add_stages(found->kind, split, where);
   split.ignore_merges = found->kind == family::llama3 || found->kind == family::tekken;

@@ -99,7 +99,8 @@ std::optional<chat_template_source> find_chat_template(const value& gguf_metadat
   const std::string* text = metadata_text(gguf_metadata, "tokenizer.chat_template");
   if (text == nullptr) text = metadata_text(gguf_metadata, "tokenizer.chat_template.default");
   if (text == nullptr) return std::nullopt;
-  return chat_template_source{*text, token_at(gguf_metadata, "tokenizer.ggml.bos_token_id"), token_at(gguf_metadata, "tokenizer.ggml.eos_token_id")};
+  return chat_template_source{*text, token_at(gguf_metadata, "tokenizer.ggml.bos_token_id"),
+                              token_at(gguf_metadata, "tokenizer.ggml.eos_token_id")};
 }
 
 } // namespace troupe

@@ -74,7 +74,8 @@ std::vector<piece_kind> read_tokens(const gguf_reader& in, bpe_tokenizer_parts& 
     parts.table.texts.emplace_back(utf8::is_valid(text.as_string()) ? text.as_string() : utf8::repair(text.as_string()));
     const bool special = is_control(out.back());
     if ((special || out.back() == piece_kind::user_defined) && !parts.table.texts.back()->empty()) {
-      if (parts.table.texts.back()->size() > max_added_bytes) in.fail("tokens", "token " + std::to_string(id) + " is longer than 1024 bytes");
+      if (parts.table.texts.back()->size() > max_added_bytes)
+        in.fail("tokens", "token " + std::to_string(id) + " is longer than 1024 bytes");
       parts.table.added.push_back({.id = static_cast<token_id>(id), .content = *parts.table.texts.back(), .special = special});
     }
     parts.in_model.push_back(!special);

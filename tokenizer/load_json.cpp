@@ -16,7 +16,8 @@ void read_vocabulary(json_fields& fields, bpe_tokenizer_parts& parts) {
   for (const auto& [text, id] : vocabulary.as_object().entries()) {
     if (!id.is_int()) fields.fail("a token's id is no integer");
     const std::int64_t number = id.as_int();
-    if (number >= 0 && number < static_cast<std::int64_t>(parts.table.texts.size()) && parts.table.texts[static_cast<std::size_t>(number)]) {
+    if (number >= 0 && number < static_cast<std::int64_t>(parts.table.texts.size()) &&
+        parts.table.texts[static_cast<std::size_t>(number)]) {
       fields.fail("two tokens have the id " + std::to_string(number));
     }
     parts.table.set_text(number, text, fields.where());
@@ -56,7 +57,8 @@ void read_merges(json_fields& fields, bpe_tokenizer_parts& parts) {
     const auto left_id = by_text.find(left);
     const auto right_id = by_text.find(right);
     const auto merged_id = by_text.find(merged);
-    if (!left_id || !right_id || !merged_id) fields.fail("merge " + std::to_string(rank) + ": a part or the whole is not in the vocabulary");
+    if (!left_id || !right_id || !merged_id)
+      fields.fail("merge " + std::to_string(rank) + ": a part or the whole is not in the vocabulary");
     parts.merges.push_back({*left_id, *right_id, *merged_id});
   }
   if (parts.merges.empty()) fields.fail("\"merges\" is empty");

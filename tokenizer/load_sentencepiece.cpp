@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "tokenizer/plain_marker.hpp"
 #include "tokenizer/bpe_tokenizer.hpp"
+#include "tokenizer/plain_marker.hpp"
 #include "tokenizer/sentencepiece_file.hpp"
 #include "tokenizer/special_tokens.hpp"
 #include "tokenizer/token_table.hpp"
@@ -46,13 +46,15 @@ class sentencepiece_tokenizer final : public token_table {
   added_token_finder finder_;
 };
 
-void read_pieces(const SentencePieceProcessor& model, const std::vector<piece_kind>& kinds, token_table_parts& parts, const std::string& where) {
+void read_pieces(const SentencePieceProcessor& model, const std::vector<piece_kind>& kinds, token_table_parts& parts,
+                 const std::string& where) {
   for (int id = 0; id < model.GetPieceSize(); ++id) {
     std::string text = model.IdToPiece(id);
     if (!utf8::is_valid(text)) throw load_error(where + ": piece " + std::to_string(id) + " is not UTF-8");
     const piece_kind kind = kinds[static_cast<std::size_t>(id)];
     const bool special = is_control(kind);
-    if ((special || kind == piece_kind::user_defined) && !text.empty()) parts.added.push_back({.id = id, .content = text, .special = special});
+    if ((special || kind == piece_kind::user_defined) && !text.empty())
+      parts.added.push_back({.id = id, .content = text, .special = special});
     parts.set_text(id, std::move(text), where);
   }
 }
@@ -101,7 +103,8 @@ std::shared_ptr<const tokenizer> plain_bpe(const SentencePieceProcessor& model, 
 
 } // namespace
 
-std::shared_ptr<const tokenizer> tokenizer_from_sentencepiece(std::string_view model, const value& tokenizer_config, std::string_view name) {
+std::shared_ptr<const tokenizer> tokenizer_from_sentencepiece(std::string_view model, const value& tokenizer_config,
+                                                              std::string_view name) {
   const std::string where(name);
   auto processor = std::make_unique<SentencePieceProcessor>();
   const auto status = processor->LoadFromSerializedProto({model.data(), model.size()});

@@ -13,8 +13,8 @@
 namespace troupe {
 
 struct piece {
-  std::string_view text;   // never empty behind a stage
-  bool first = false;      // begins where the whole input begins
+  std::string_view text; // never empty behind a stage
+  bool first = false;    // begins where the whole input begins
 };
 
 // Holds text that stages rewrote, as long as pieces point into it.

@@ -20,7 +20,9 @@ constexpr std::size_t max_jit_stack = 8U << 20;
 template <auto Free>
 struct freer {
   template <class T>
-  void operator()(T* item) const { Free(item); }
+  void operator()(T* item) const {
+    Free(item);
+  }
 };
 using code_ptr = std::unique_ptr<pcre2_code, freer<pcre2_code_free>>;
 using match_data_ptr = std::unique_ptr<pcre2_match_data, freer<pcre2_match_data_free>>;
@@ -86,8 +88,8 @@ std::optional<regex_match> regex::find(std::string_view text, std::size_t from) 
   }
   // The interpreter keeps its backtracking points on the heap: no recursion, whatever the length of the text.
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-    found = pcre2_match(impl_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(),
-                        work.context.get());
+    found =
+        pcre2_match(impl_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work.data.get(), work.context.get());
   }
   if (found < 0) return std::nullopt;
   const std::size_t* ends = pcre2_get_ovector_pointer(work.data.get());

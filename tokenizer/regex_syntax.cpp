@@ -39,18 +39,40 @@ class translator {
 
   void item() {
     switch (in_[at_]) {
-      case '\\': begin_atom(); escape(false); break;
-      case '[': begin_atom(); character_class(); break;
-      case '(': open_group(); break;
+      case '\\':
+        begin_atom();
+        escape(false);
+        break;
+      case '[':
+        begin_atom();
+        character_class();
+        break;
+      case '(':
+        open_group();
+        break;
       case ')':
         if (depth_ == 0) fail("unmatched )");
         atom_ = groups_[--depth_];
         copy(1);
         break;
-      case '*': case '+': case '?': copy(1); quantifier_suffix(); break;
-      case '{': interval(); break;
-      case '|': case '^': case '$': begin_atom(); copy(1); break;
-      default: begin_atom(); copy(utf8::read_valid(in_, at_).size);
+      case '*':
+      case '+':
+      case '?':
+        copy(1);
+        quantifier_suffix();
+        break;
+      case '{':
+        interval();
+        break;
+      case '|':
+      case '^':
+      case '$':
+        begin_atom();
+        copy(1);
+        break;
+      default:
+        begin_atom();
+        copy(utf8::read_valid(in_, at_).size);
     }
   }
 
@@ -71,7 +93,9 @@ class translator {
     const std::size_t comma = body.find(',');
     const std::string_view low = body.substr(0, comma);
     const std::string_view high = comma == std::string_view::npos ? "" : body.substr(comma + 1);
-    const auto digits = [](std::string_view text) { return text.find_first_not_of("0123456789") == std::string_view::npos && text.size() < 6; };
+    const auto digits = [](std::string_view text) {
+      return text.find_first_not_of("0123456789") == std::string_view::npos && text.size() < 6;
+    };
     if (!digits(low) || !digits(high) || (low.empty() && high.empty())) fail("{ must be escaped or begin a repeat count");
     out_ += '{';
     out_ += low.empty() ? "0" : low;
@@ -111,11 +135,21 @@ class translator {
     if (!more(1)) fail("ends with a backslash");
     const char c = in_[at_ + 1];
     switch (c) {
-      case 's': replace(2, space_set); return;
-      case 'S': replace(2, not_space_set); return;
-      case 'd': replace(2, "\\p{Nd}"); return;
-      case 'D': replace(2, "\\P{Nd}"); return;
-      case 'w': replace(2, in_class ? std::string(word_set) : "[" + std::string(word_set) + "]"); return;
+      case 's':
+        replace(2, space_set);
+        return;
+      case 'S':
+        replace(2, not_space_set);
+        return;
+      case 'd':
+        replace(2, "\\p{Nd}");
+        return;
+      case 'D':
+        replace(2, "\\P{Nd}");
+        return;
+      case 'w':
+        replace(2, in_class ? std::string(word_set) : "[" + std::string(word_set) + "]");
+        return;
       case 'W':
         if (in_class) fail("\\W inside a class");
         return replace(2, "[^" + std::string(word_set) + "]");
@@ -124,15 +158,32 @@ class translator {
         const std::string word = "[" + std::string(word_set) + "]";
         return replace(2, "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))");
       }
-      case 'p': case 'P': property(); return;
-      case 'x': case 'u': code_point(); return;
-      case 'v': replace(2, "\\x0B"); return; // PCRE2's \v is a class
-      case 'r': case 'n': case 't': case 'f': case 'e': case 'a': copy(2); return;
-      case 'A': case 'z':
+      case 'p':
+      case 'P':
+        property();
+        return;
+      case 'x':
+      case 'u':
+        code_point();
+        return;
+      case 'v':
+        replace(2, "\\x0B");
+        return; // PCRE2's \v is a class
+      case 'r':
+      case 'n':
+      case 't':
+      case 'f':
+      case 'e':
+      case 'a':
+        copy(2);
+        return;
+      case 'A':
+      case 'z':
         if (in_class) fail("an anchor inside a class");
         copy(2);
         return;
-      default: break;
+      default:
+        break;
     }
     if (is_ascii_letter(c) || is_ascii_digit(c)) fail(std::string("unsupported escape \\") + c);
     if (static_cast<unsigned char>(c) >= 0x80) { // an escaped letter stands for itself
@@ -175,7 +226,9 @@ class translator {
     const std::size_t limit = braces ? 6 : (in_[at_ + 1] == 'u' ? 4 : 2);
     std::size_t end = begin;
     std::uint32_t code = 0;
-    const auto hex = [](char c) { return is_ascii_digit(c) ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1; };
+    const auto hex = [](char c) {
+      return is_ascii_digit(c) ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+    };
     while (end < in_.size() && end - begin < limit && hex(in_[end]) >= 0) code = code * 16 + static_cast<std::uint32_t>(hex(in_[end++]));
     if (end == begin || (braces ? end == in_.size() || in_[end] != '}' : end - begin != limit)) fail("malformed \\x or \\u");
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("\\x or \\u is no character");
@@ -207,8 +260,8 @@ class translator {
   const std::string& where_;
   std::size_t at_ = 0;
   std::string out_;
-  std::size_t atom_ = 0;                  // where the last atom begins in out_
-  std::array<std::size_t, 64> groups_{};  // where open groups begin in out_
+  std::size_t atom_ = 0;                 // where the last atom begins in out_
+  std::array<std::size_t, 64> groups_{}; // where open groups begin in out_
   std::size_t depth_ = 0;
 };
 

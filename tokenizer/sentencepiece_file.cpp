@@ -7,13 +7,18 @@ namespace {
 enum model_field : std::uint64_t { pieces = 1, trainer_spec = 2, normalizer_spec = 3 };
 enum piece_field : std::uint64_t { type = 3 };
 enum trainer_field : std::uint64_t { model_type = 3 };
-enum normalizer_field : std::uint64_t { precompiled_charsmap = 2, add_dummy_prefix = 3, remove_extra_whitespaces = 4, escape_whitespaces = 5 };
+enum normalizer_field : std::uint64_t {
+  precompiled_charsmap = 2,
+  add_dummy_prefix = 3,
+  remove_extra_whitespaces = 4,
+  escape_whitespaces = 5
+};
 constexpr std::uint64_t bpe_model_type = 2;
 
 struct field {
   std::uint64_t number = 0;
-  std::uint64_t integer = 0;  // of a varint
-  std::string_view bytes;     // of a length-delimited field
+  std::uint64_t integer = 0; // of a varint
+  std::string_view bytes;    // of a length-delimited field
 };
 
 // Walks the fields of one message (protobuf.dev, "Encoding").
@@ -28,11 +33,20 @@ class message {
     const std::uint64_t tag = varint();
     out.number = tag >> 3;
     switch (tag & 7) {
-      case 0: out.integer = varint(); break;
-      case 1: take(8); break;
-      case 2: out.bytes = take(varint()); break;
-      case 5: take(4); break;
-      default: failed_ = true;
+      case 0:
+        out.integer = varint();
+        break;
+      case 1:
+        take(8);
+        break;
+      case 2:
+        out.bytes = take(varint());
+        break;
+      case 5:
+        take(4);
+        break;
+      default:
+        failed_ = true;
     }
     return failed_ ? std::nullopt : std::optional(out);
   }

@@ -28,7 +28,9 @@ class splitter {
  private:
   void span(std::size_t begin, std::size_t end, bool matched) {
     switch (behavior_) {
-      case split_behavior::isolated: emit(begin, end); break;
+      case split_behavior::isolated:
+        emit(begin, end);
+        break;
       case split_behavior::removed:
         if (!matched) emit(begin, end);
         break;
@@ -91,11 +93,11 @@ class splitter {
   std::vector<piece>& out_;
   split_behavior behavior_;
   bool invert_;
-  std::size_t done_ = 0;   // matches and gaps up to here were seen
+  std::size_t done_ = 0; // matches and gaps up to here were seen
   bool any_ = false, last_matched_ = false;
-  std::size_t begin_ = 0;  // of the last span
-  bool open_ = false;      // the last span is out_.back()
-  bool waiting_ = false;   // merged_with_next: a match not yet emitted
+  std::size_t begin_ = 0; // of the last span
+  bool open_ = false;     // the last span is out_.back()
+  bool waiting_ = false;  // merged_with_next: a match not yet emitted
   std::size_t wait_begin_ = 0, wait_end_ = 0;
 };
 

@@ -10,7 +10,8 @@ namespace troupe {
 
 void token_table_parts::set_text(std::int64_t id, std::string text, const std::string& where) {
   constexpr std::size_t max_gaps = 65536; // padding ids and the like
-  if (id < 0 || static_cast<std::uint64_t>(id) >= 2 * listed + max_gaps) throw load_error(where + ": token id " + std::to_string(id) + " is out of range");
+  if (id < 0 || static_cast<std::uint64_t>(id) >= 2 * listed + max_gaps)
+    throw load_error(where + ": token id " + std::to_string(id) + " is out of range");
   const auto at = static_cast<std::size_t>(id);
   if (at >= texts.size()) texts.resize(at + 1);
   if (texts[at] && *texts[at] != text) throw load_error(where + ": two tokens have the id " + std::to_string(id));
@@ -38,7 +39,9 @@ token_table::token_table(token_table_parts parts)
   std::stable_sort(special_texts_.begin(), special_texts_.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
 }
 
-std::string token_table::token_bytes(token_id token) const { return known(token) ? bytes_[static_cast<std::size_t>(token)] : std::string(); }
+std::string token_table::token_bytes(token_id token) const {
+  return known(token) ? bytes_[static_cast<std::size_t>(token)] : std::string();
+}
 
 std::string token_table::first_bytes(token_id token) const {
   if (!known(token)) return {};

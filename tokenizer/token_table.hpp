@@ -19,7 +19,7 @@ struct token_table_parts {
   std::vector<std::optional<std::string>> texts; // by id; none: no such token
   std::deque<added_token> added;                 // of equal texts the first counts, control tokens before others
   token_decoder decoder;
-  std::vector<token_id> prefix, suffix;          // what add_special_tokens puts round a text
+  std::vector<token_id> prefix, suffix; // what add_special_tokens puts round a text
   std::optional<token_id> bos;
   std::vector<token_id> eos;
 

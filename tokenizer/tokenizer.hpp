@@ -42,7 +42,7 @@ class tokenizer {
   // says so); bytes that are no UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const token_id> tokens, bool skip_special = true) const = 0;
 
-  virtual std::int32_t vocab_size() const = 0; // added tokens included
+  virtual std::int32_t vocab_size() const = 0;       // added tokens included
   virtual bool is_special(token_id token) const = 0; // control token: parsed from template text, never printed
   virtual std::optional<token_id> find(std::string_view token_text) const = 0;
   virtual std::optional<token_id> bos() const = 0;

@@ -18,10 +18,18 @@ const icu::Normalizer2& normalizer_of(form target) {
   UErrorCode status = U_ZERO_ERROR;
   const icu::Normalizer2* found = nullptr;
   switch (target) {
-    case form::nfc: found = icu::Normalizer2::getNFCInstance(status); break;
-    case form::nfd: found = icu::Normalizer2::getNFDInstance(status); break;
-    case form::nfkc: found = icu::Normalizer2::getNFKCInstance(status); break;
-    case form::nfkd: found = icu::Normalizer2::getNFKDInstance(status); break;
+    case form::nfc:
+      found = icu::Normalizer2::getNFCInstance(status);
+      break;
+    case form::nfd:
+      found = icu::Normalizer2::getNFDInstance(status);
+      break;
+    case form::nfkc:
+      found = icu::Normalizer2::getNFKCInstance(status);
+      break;
+    case form::nfkd:
+      found = icu::Normalizer2::getNFKDInstance(status);
+      break;
   }
   if (U_FAILURE(status) || found == nullptr) throw load_error(std::string("ICU: normalisation data: ") + u_errorName(status));
   return *found;

@@ -4,8 +4,8 @@ namespace troupe::utf8 {
 namespace {
 
 struct lead_rule {
-  std::uint32_t size;        // bytes of the whole character, 0: no lead byte
-  unsigned char low, high;   // range of the second byte
+  std::uint32_t size;      // bytes of the whole character, 0: no lead byte
+  unsigned char low, high; // range of the second byte
 };
 
 lead_rule rule_of(unsigned char lead) {

@@ -49,7 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!parsed) return 0;
   try {
     const bool gguf = parsed->find("tokenizer.ggml.model") != nullptr;
-    exercise(gguf ? tokenizer_from_gguf(*parsed, "fuzz") : tokenizer_from_json(*parsed, value(value_object{}), "fuzz"), text.substr(0, 2000));
+    exercise(gguf ? tokenizer_from_gguf(*parsed, "fuzz") : tokenizer_from_json(*parsed, value(value_object{}), "fuzz"),
+             text.substr(0, 2000));
   } catch (const load_error&) {
   }
   return 0;

@@ -67,7 +67,8 @@ TEST(added_tokens, word_straight_behind_a_token_gets_the_id_it_has_alone) {
 // The Llama-2 vocabulary ranks the piece of two blanks last: words take their blank first. Both ways decode to the same text, so only
 // ids show the fault.
 TEST(added_tokens, text_with_a_leading_space_behind_a_control_token_keeps_its_word_boundary) {
-  const value spec = parse_json(R"({"model": {"type": "BPE", "vocab": {"<s>": 0, "</s>": 1, "▁": 2, "▁▁": 3, "h": 4, "i": 5, "hi": 6, "▁hi": 7},
+  const value spec =
+      parse_json(R"({"model": {"type": "BPE", "vocab": {"<s>": 0, "</s>": 1, "▁": 2, "▁▁": 3, "h": 4, "i": 5, "hi": 6, "▁hi": 7},
       "merges": [["h", "i"], ["▁", "hi"], ["▁", "▁"]]}, "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
       {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}, "added_tokens": [{"id": 1, "content": "</s>", "special": true, "normalized": false}]})");
   const value metadata = object({{"tokenizer.ggml.model", "llama"},
@@ -97,7 +98,8 @@ TEST(added_tokens, single_word_tokens_are_not_found_inside_words) {
 
 TEST(added_tokens, normalized_tokens_match_normalised_text_and_others_the_raw_one) {
   value spec = *testing::json_fixture("bert").find("tokenizer"); // NFD, lower case, no accents
-  spec.mutable_object().set("added_tokens", value_array{added("[UNK]", 0, {"special"}), added("Émile", 900, {"normalized"}), added("Zoé", 901, {})});
+  spec.mutable_object().set("added_tokens",
+                            value_array{added("[UNK]", 0, {"special"}), added("Émile", 900, {"normalized"}), added("Zoé", 901, {})});
   const auto tokens = testing::from_json(spec);
   EXPECT_THAT(tokens->encode("ÉMILE", bare), ElementsAre(900));
   EXPECT_THAT(tokens->encode("e\xCC\x81mile", bare), ElementsAre(900));

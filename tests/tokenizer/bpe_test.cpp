@@ -8,9 +8,9 @@
 namespace troupe {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::ids;
 using testing::parse_json;
-using ::testing::ElementsAre;
 
 // The definition itself: the lowest rank, leftmost, again and again.
 ids merge_by_definition(ids symbols, const std::vector<merge_rule>& merges) {
@@ -63,8 +63,10 @@ TEST(bpe, short_and_long_words_merge_as_the_definition_says) {
 }
 
 std::shared_ptr<const tokenizer> tiny(const char* options, const char* merges = R"([["a", "b"], ["ab", "c"]])") {
-  return testing::from_json(parse_json(std::string(R"({"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "abc": 5,
-      "<0xC3>": 6, "<0xA9>": 7, "é": 8}, "merges": )") + merges + options + "}}"));
+  return testing::from_json(
+      parse_json(std::string(R"({"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "abc": 5,
+      "<0xC3>": 6, "<0xA9>": 7, "é": 8}, "merges": )") +
+                 merges + options + "}}"));
 }
 
 TEST(bpe, unknown_characters_vanish_without_an_unknown_token) { EXPECT_THAT(tiny("")->encode("axb"), ElementsAre(4)); }
@@ -75,7 +77,8 @@ TEST(bpe, unknown_characters_each_give_a_token_or_one_for_the_run) {
 }
 
 TEST(bpe, byte_fallback_takes_whole_characters_or_none) {
-  EXPECT_THAT(tiny(R"(, "unk_token": "<unk>", "byte_fallback": true)")->encode("a\xC3\xA9\xC3\xA8"), ElementsAre(1, 8, 0)) << "<0xA8> is missing";
+  EXPECT_THAT(tiny(R"(, "unk_token": "<unk>", "byte_fallback": true)")->encode("a\xC3\xA9\xC3\xA8"), ElementsAre(1, 8, 0))
+      << "<0xA8> is missing";
 }
 
 TEST(bpe, a_whole_word_of_the_vocabulary_needs_no_merges_when_they_are_to_be_ignored) {
@@ -89,7 +92,8 @@ TEST(bpe, merges_as_strings_and_as_pairs_give_the_same_ids) {
     value spec = *fixture.find("tokenizer");
     value model = *spec.find("model");
     value_array strings;
-    for (const value& pair : model.find("merges")->as_array()) strings.emplace_back(pair.as_array()[0].as_string() + " " + pair.as_array()[1].as_string());
+    for (const value& pair : model.find("merges")->as_array())
+      strings.emplace_back(pair.as_array()[0].as_string() + " " + pair.as_array()[1].as_string());
     model.mutable_object().set("merges", strings);
     spec.mutable_object().set("model", model);
     const auto as_pairs = testing::load_fixture(name);
@@ -102,9 +106,11 @@ TEST(bpe, merges_as_strings_and_as_pairs_give_the_same_ids) {
 
 TEST(bpe, parts_with_blanks_of_their_own) {
   // Pairs may hold ASCII spaces; strings are cut at the ASCII space alone, so no-break spaces are part of a token.
-  const auto pairs = testing::from_json(parse_json(R"({"model": {"vocab": {"a": 0, " ": 1, " a": 2, " a a": 3, "a a": 4}, "merges": [[" ", "a"], ["a", " a"]]}})"));
+  const auto pairs = testing::from_json(
+      parse_json(R"({"model": {"vocab": {"a": 0, " ": 1, " a": 2, " a a": 3, "a a": 4}, "merges": [[" ", "a"], ["a", " a"]]}})"));
   EXPECT_THAT(pairs->encode("a a"), ElementsAre(4));
-  const auto breaks = testing::from_json(parse_json("{\"model\": {\"vocab\": {\"\u00a0\": 0, \"\u00a0\u00a0\": 1}, \"merges\": [\"\u00a0 \u00a0\"]}}"));
+  const auto breaks =
+      testing::from_json(parse_json("{\"model\": {\"vocab\": {\"\u00a0\": 0, \"\u00a0\u00a0\": 1}, \"merges\": [\"\u00a0 \u00a0\"]}}"));
   EXPECT_THAT(breaks->encode("\u00a0\u00a0\u00a0"), ElementsAre(1, 0));
 }
 

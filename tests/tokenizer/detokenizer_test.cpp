@@ -77,7 +77,8 @@ TEST(incremental_detokenizer, prompt_that_ends_inside_a_character_never_leaks) {
 
 TEST(incremental_detokenizer, prompt_tail_that_begins_inside_a_character_does_no_harm) {
   const auto tokens = testing::load_fixture("llama2");
-  EXPECT_EQ(stream(tokens, join({bytes(*tokens, "\x98\x80"), tokens->encode("hi", {.add_special_tokens = false})}), bytes(*tokens, "!")), "!");
+  EXPECT_EQ(stream(tokens, join({bytes(*tokens, "\x98\x80"), tokens->encode("hi", {.add_special_tokens = false})}), bytes(*tokens, "!")),
+            "!");
 }
 
 TEST(incremental_detokenizer, leading_blank_goes_only_where_generated_text_begins_the_whole) {
@@ -113,7 +114,8 @@ TEST(incremental_detokenizer, random_ids_give_valid_text_and_the_same_as_whole) 
     const auto tokens = testing::load_fixture(name);
     for (int round = 0; round < 200; ++round) {
       ids all;
-      for (std::size_t i = random() % 40; i > 0; --i) all.push_back(static_cast<token_id>(random() % static_cast<unsigned>(tokens->vocab_size())));
+      for (std::size_t i = random() % 40; i > 0; --i)
+        all.push_back(static_cast<token_id>(random() % static_cast<unsigned>(tokens->vocab_size())));
       for (const bool skip : {true, false}) {
         const std::string whole = tokens->decode(all, skip);
         EXPECT_EQ(stream(tokens, {}, all, skip), whole) << name;
@@ -127,9 +129,16 @@ TEST(incremental_detokenizer, random_ids_give_valid_text_and_the_same_as_whole) 
 TEST(decode, ill_formed_bytes_become_replacements_as_in_python) {
   const auto tokens = testing::load_fixture("llama2");
   const std::pair<const char*, const char*> cases[] = {
-      {"\xE2\x82", "\uFFFD"}, {"a\xE2\x82z", "a\uFFFDz"}, {"\xFF\xFE", "\uFFFD\uFFFD"}, {"\xC0\xAF", "\uFFFD\uFFFD"},
-      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"}, {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"}, {"\xF0\x9F\x98", "\uFFFD"},
-      {"\xF0\x9F\x98\xF0\x9F\x98\x80", "\uFFFD\xF0\x9F\x98\x80"}, {"\x80", "\uFFFD"}, {"\xE4\xB8\xAD\xE4", "中\uFFFD"},
+      {"\xE2\x82", "\uFFFD"},
+      {"a\xE2\x82z", "a\uFFFDz"},
+      {"\xFF\xFE", "\uFFFD\uFFFD"},
+      {"\xC0\xAF", "\uFFFD\uFFFD"},
+      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+      {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+      {"\xF0\x9F\x98", "\uFFFD"},
+      {"\xF0\x9F\x98\xF0\x9F\x98\x80", "\uFFFD\xF0\x9F\x98\x80"},
+      {"\x80", "\uFFFD"},
+      {"\xE4\xB8\xAD\xE4", "中\uFFFD"},
   };
   for (const auto& [raw, text] : cases) {
     EXPECT_EQ(tokens->decode(bytes(*tokens, raw)), text);

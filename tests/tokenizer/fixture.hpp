@@ -61,8 +61,10 @@ inline value gguf_metadata(const value& fixture, std::initializer_list<std::pair
   const value& spec = *fixture.find("tokenizer");
   const value& model = *spec.find("model");
   std::size_t size = 0;
-  for (const auto& [text, id] : model.find("vocab")->as_object().entries()) size = std::max(size, static_cast<std::size_t>(id.as_int()) + 1);
-  for (const value& token : spec.find("added_tokens")->as_array()) size = std::max(size, static_cast<std::size_t>(token.find("id")->as_int()) + 1);
+  for (const auto& [text, id] : model.find("vocab")->as_object().entries())
+    size = std::max(size, static_cast<std::size_t>(id.as_int()) + 1);
+  for (const value& token : spec.find("added_tokens")->as_array())
+    size = std::max(size, static_cast<std::size_t>(token.find("id")->as_int()) + 1);
   value_array texts(size, value("")), kinds(size, value(1));
   for (const auto& [text, id] : model.find("vocab")->as_object().entries()) texts[static_cast<std::size_t>(id.as_int())] = value(text);
   for (const value& token : spec.find("added_tokens")->as_array()) {

@@ -48,7 +48,8 @@ TEST(gguf_tokenizer, control_tokens_are_special_and_user_defined_ones_are_not) {
   const auto tokens = tokenizer_from_gguf(llama3_metadata(), "m");
   EXPECT_TRUE(tokens->is_special(*tokens->find("<|eot_id|>")));
   EXPECT_FALSE(tokens->is_special(*tokens->find("<|tool|>")));
-  EXPECT_THAT(tokens->encode("<|tool|>", {.add_special_tokens = false, .parse_special = false}), ::testing::ElementsAre(*tokens->find("<|tool|>")));
+  EXPECT_THAT(tokens->encode("<|tool|>", {.add_special_tokens = false, .parse_special = false}),
+              ::testing::ElementsAre(*tokens->find("<|tool|>")));
 }
 
 TEST(gguf_tokenizer, every_end_of_turn_id_ends_a_text) {
@@ -58,7 +59,8 @@ TEST(gguf_tokenizer, every_end_of_turn_id_ends_a_text) {
 }
 
 TEST(gguf_tokenizer, no_space_is_put_before_a_text_when_the_file_says_so) {
-  const value metadata = testing::gguf_metadata(json_fixture("llama2"), {{"model", "llama"}, {"add_space_prefix", false}, {"bos_token_id", 1}});
+  const value metadata =
+      testing::gguf_metadata(json_fixture("llama2"), {{"model", "llama"}, {"add_space_prefix", false}, {"bos_token_id", 1}});
   const auto tokens = tokenizer_from_gguf(metadata, "m");
   EXPECT_EQ(tokens->decode(tokens->encode(" the")), " the");
   EXPECT_EQ(tokens->decode(tokens->encode("the")), "the");
@@ -67,11 +69,22 @@ TEST(gguf_tokenizer, no_space_is_put_before_a_text_when_the_file_says_so) {
 
 TEST(gguf_tokenizer, unknown_or_broken_metadata_is_refused_with_the_key) {
   const value good = llama3_metadata();
-  const std::pair<const char*, value> changes[] = {
-      {"model", "bert"}, {"model", nullptr}, {"pre", "no-such-pre"}, {"pre", 7}, {"tokens", value_array{}}, {"tokens", value_array{value(1)}},
-      {"token_type", value_array{value(1)}}, {"merges", value_array{}}, {"merges", value_array{value("nospace")}},
-      {"merges", value_array{value("no-such-token a")}}, {"merges", value_array{value(4)}}, {"bos_token_id", -1}, {"bos_token_id", 1 << 30},
-      {"eos_token_id", "x"}, {"add_bos_token", 1}, {"add_eos_token", true}};
+  const std::pair<const char*, value> changes[] = {{"model", "bert"},
+                                                   {"model", nullptr},
+                                                   {"pre", "no-such-pre"},
+                                                   {"pre", 7},
+                                                   {"tokens", value_array{}},
+                                                   {"tokens", value_array{value(1)}},
+                                                   {"token_type", value_array{value(1)}},
+                                                   {"merges", value_array{}},
+                                                   {"merges", value_array{value("nospace")}},
+                                                   {"merges", value_array{value("no-such-token a")}},
+                                                   {"merges", value_array{value(4)}},
+                                                   {"bos_token_id", -1},
+                                                   {"bos_token_id", 1 << 30},
+                                                   {"eos_token_id", "x"},
+                                                   {"add_bos_token", 1},
+                                                   {"add_eos_token", true}};
   for (const auto& [key, item] : changes) {
     try {
       tokenizer_from_gguf(with(good, key, item), "model.gguf");
@@ -88,9 +101,11 @@ TEST(gguf_tokenizer, unknown_or_broken_metadata_is_refused_with_the_key) {
 }
 
 TEST(gguf_tokenizer, every_known_split_loads_and_keeps_the_text) {
-  for (const char* pre : {"default", "gpt-2", "phi-2", "mpt", "olmo", "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "llama-bpe",
-                          "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe", "stablelm2", "gpt-4o", "llama4", "tekken",
-                          "falcon", "deepseek-coder", "deepseek-v3", "qwen2", "qwen35", "deepseek-r1-qwen"}) {
+  for (const char* pre :
+       {"default",     "gpt-2",           "phi-2",     "mpt",    "olmo",     "smollm",  "starcoder",      "refact",      "command-r",
+        "codeshell",   "exaone",          "llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx",           "smaug-bpe",   "glm4",
+        "chatglm-bpe", "stablelm2",       "gpt-4o",    "llama4", "tekken",   "falcon",  "deepseek-coder", "deepseek-v3", "qwen2",
+        "qwen35",      "deepseek-r1-qwen"}) {
     const auto tokens = tokenizer_from_gguf(with(llama3_metadata(), "pre", pre), "m");
     for (const std::string text : {"Hello, wörld! 12345 中文\r\n\n  x\t\u0e20\u0e32 \U0001F600 ", " \n ", "'re I'LL"}) {
       EXPECT_EQ(tokens->decode(tokens->encode(text)), text) << pre;

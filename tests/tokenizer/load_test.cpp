@@ -4,11 +4,11 @@
 namespace troupe {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::ids;
 using testing::json_fixture;
 using testing::object;
 using testing::parse_json;
-using ::testing::ElementsAre;
 
 value spec_with(const char* part, std::string_view json) {
   value spec = *json_fixture("gpt2").find("tokenizer");
@@ -50,12 +50,16 @@ TEST(tokenizer_json, unknown_stages_and_options_are_refused_by_name) {
       {"decoder", R"({"type": "CTC"})"},
       {"decoder", R"({"type": "WordPiece", "prefix": "##", "cleanup": true})"},
       {"decoder", R"({"type": "Strip", "content": " ", "start": 0, "stop": 1})"},
-      {"decoder", R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}]})"},
+      {"decoder",
+       R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}]})"},
       {"decoder", R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 2, "stop": 0}]})"},
       {"post_processor", R"({"type": "BertProcessing", "sep": ["a", 1], "cls": ["a", 1]})"},
-      {"post_processor", R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}], "pair": [], "special_tokens": {}})"},
-      {"post_processor", R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [], "special_tokens": {}})"},
-      {"post_processor", R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}],
+      {"post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}], "pair": [], "special_tokens": {}})"},
+      {"post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [], "special_tokens": {}})"},
+      {"post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}],
           "pair": [], "special_tokens": {"x": {"id": "x", "ids": [99999], "tokens": ["x"]}}})"},
       {"added_tokens", R"([{"id": -1, "content": "<x>"}])"},
       {"added_tokens", R"([{"id": 4000000000, "content": "<x>"}])"},
@@ -77,12 +81,28 @@ TEST(tokenizer_json, unknown_stages_and_options_are_refused_by_name) {
 
 TEST(tokenizer_json, models_that_cannot_be_used_are_refused) {
   const refusal cases[] = {
-      {"type", R"("WordPiece")"}, {"dropout", "0.1"}, {"continuing_subword_prefix", R"("##")"}, {"end_of_word_suffix", R"("</w>")"},
-      {"unk_token", R"("no such token")"}, {"merges", "[]"}, {"merges", "null"}, {"merges", R"(["a"])"}, {"merges", R"(["a b c"])"},
-      {"merges", R"([["a"]])"}, {"merges", R"([["a", "zzzz"]])"}, {"merges", R"([["a", 1]])"}, {"vocab", "{}"}, {"vocab", "[]"},
-      {"vocab", R"({"a": -1})"}, {"vocab", R"({"a": 1.5})"}, {"vocab", R"({"a": 4000000000})"}, {"vocab", R"({"a": 1, "b": 1})"}, {"cache", "1"},
+      {"type", R"("WordPiece")"},
+      {"dropout", "0.1"},
+      {"continuing_subword_prefix", R"("##")"},
+      {"end_of_word_suffix", R"("</w>")"},
+      {"unk_token", R"("no such token")"},
+      {"merges", "[]"},
+      {"merges", "null"},
+      {"merges", R"(["a"])"},
+      {"merges", R"(["a b c"])"},
+      {"merges", R"([["a"]])"},
+      {"merges", R"([["a", "zzzz"]])"},
+      {"merges", R"([["a", 1]])"},
+      {"vocab", "{}"},
+      {"vocab", "[]"},
+      {"vocab", R"({"a": -1})"},
+      {"vocab", R"({"a": 1.5})"},
+      {"vocab", R"({"a": 4000000000})"},
+      {"vocab", R"({"a": 1, "b": 1})"},
+      {"cache", "1"},
   };
-  for (const auto& [option, json] : cases) EXPECT_THROW(testing::from_json(model_with(option, json)), load_error) << option << " = " << json;
+  for (const auto& [option, json] : cases)
+    EXPECT_THROW(testing::from_json(model_with(option, json)), load_error) << option << " = " << json;
   EXPECT_NO_THROW(testing::from_json(model_with("continuing_subword_prefix", R"("")")));
   EXPECT_NO_THROW(testing::from_json(model_with("dropout", "0.0")));
   EXPECT_THROW(testing::from_json(value(3)), load_error);
@@ -103,7 +123,8 @@ TEST(tokenizer_config, bos_and_eos_follow_it) {
   const auto with = [&](const char* json) { return testing::from_json(spec, parse_json(json)); };
   EXPECT_EQ(with(R"({"bos_token": "<s>", "add_bos_token": false})")->encode("hi"), wrapped({}, {}));
   EXPECT_FALSE(with(R"({"bos_token": "<s>", "add_bos_token": false})")->adds_bos());
-  const auto both = with(R"({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
+  const auto both =
+      with(R"({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
   EXPECT_EQ(both->encode("hi"), wrapped({1}, {2}));
   EXPECT_TRUE(both->adds_bos());
   EXPECT_EQ(both->bos(), 1);
@@ -114,7 +135,9 @@ TEST(tokenizer_config, bos_and_eos_follow_it) {
 
 class folder : public ::testing::Test {
  protected:
-  folder() : path_(std::filesystem::path(::testing::TempDir()) / ("troupe_tokenizer_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+  folder()
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              ("troupe_tokenizer_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()))) {
     std::filesystem::create_directories(path_);
   }
   ~folder() override {
@@ -183,8 +206,10 @@ TEST_F(folder, chat_template_is_found_in_each_of_its_places) {
 
 TEST(gguf_chat_template, comes_with_the_texts_of_bos_and_eos) {
   EXPECT_FALSE(find_chat_template(object({{"general.name", "x"}})));
-  const auto found = find_chat_template(object({{"tokenizer.chat_template", "t"}, {"tokenizer.ggml.tokens", value_array{value("a"), value("<s>")}},
-                                                {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 7}}));
+  const auto found = find_chat_template(object({{"tokenizer.chat_template", "t"},
+                                                {"tokenizer.ggml.tokens", value_array{value("a"), value("<s>")}},
+                                                {"tokenizer.ggml.bos_token_id", 1},
+                                                {"tokenizer.ggml.eos_token_id", 7}}));
   ASSERT_TRUE(found);
   EXPECT_EQ(found->text, "t");
   EXPECT_EQ(found->bos_token, "<s>");

@@ -8,7 +8,8 @@ namespace {
 TEST(normalisation, composed_and_decomposed_text_give_equal_ids_under_nfc) {
   const auto tokens = testing::load_fixture("qwen2");
   EXPECT_EQ(tokens->encode("caf\u00e9 \u00fc"), tokens->encode("cafe\u0301 u\u0308"));
-  EXPECT_NE(testing::load_fixture("gpt2")->encode("caf\u00e9"), testing::load_fixture("gpt2")->encode("cafe\u0301")) << "no normaliser, no equality";
+  EXPECT_NE(testing::load_fixture("gpt2")->encode("caf\u00e9"), testing::load_fixture("gpt2")->encode("cafe\u0301"))
+      << "no normaliser, no equality";
 }
 
 TEST(normalisation, compatibility_characters_are_taken_apart_under_nfkc) {
@@ -35,7 +36,8 @@ TEST(unicode, lower_case_is_the_full_one) {
 }
 
 TEST(unicode, classes) {
-  EXPECT_TRUE(unicode::is_white_space(0x3000) && unicode::is_white_space(0x85) && !unicode::is_white_space(0x200B) && !unicode::is_white_space(0x180E));
+  EXPECT_TRUE(unicode::is_white_space(0x3000) && unicode::is_white_space(0x85) && !unicode::is_white_space(0x200B) &&
+              !unicode::is_white_space(0x180E));
   EXPECT_TRUE(unicode::is_numeric(0xBD) && unicode::is_numeric(0x2167) && !unicode::is_numeric('a'));
   EXPECT_TRUE(unicode::is_punctuation('$') && unicode::is_punctuation(0x3002) && !unicode::is_punctuation(0x20AC));
   EXPECT_TRUE(unicode::is_word(0x301) && unicode::is_word('_') && unicode::is_word(0x200D) && !unicode::is_word('-'));

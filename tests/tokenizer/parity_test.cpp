@@ -38,8 +38,8 @@ TEST_P(tokenizer_json_parity, gives_the_ids_of_hugging_face) {
 }
 
 INSTANTIATE_TEST_SUITE_P(families, tokenizer_json_parity,
-                         ::testing::Values("llama3", "qwen2", "gpt2", "smollm2", "gpt4o", "tekken", "deepseek", "falcon", "nfkc", "bert", "metaspace",
-                                           "llama2", "llama2_metaspace"),
+                         ::testing::Values("llama3", "qwen2", "gpt2", "smollm2", "gpt4o", "tekken", "deepseek", "falcon", "nfkc", "bert",
+                                           "metaspace", "llama2", "llama2_metaspace"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 struct gguf_case {
@@ -55,7 +55,8 @@ TEST_P(gguf_parity, gives_the_ids_of_hugging_face) {
   const auto [name, pre, bos, eos] = GetParam();
   const value fixture = json_fixture(name);
   const auto spec = testing::from_json(*fixture.find("tokenizer"));
-  value metadata = testing::gguf_metadata(fixture, {{"model", "gpt2"}, {"pre", pre}, {"add_bos_token", *bos != '\0'}, {"add_eos_token", *eos != '\0'}});
+  value metadata =
+      testing::gguf_metadata(fixture, {{"model", "gpt2"}, {"pre", pre}, {"add_bos_token", *bos != '\0'}, {"add_eos_token", *eos != '\0'}});
   if (*bos != '\0') metadata.mutable_object().set("tokenizer.ggml.bos_token_id", value(*spec->find(bos)));
   if (*eos != '\0') metadata.mutable_object().set("tokenizer.ggml.eos_token_id", value(*spec->find(eos)));
   check_cases(tokenizer_from_gguf(metadata, "model.gguf"), fixture);
@@ -73,7 +74,8 @@ value without_flagged_tokens(value fixture) {
   for (const value& item : fixture.find("cases")->as_array()) {
     const std::string& text = item.find("text")->as_string();
     bool flagged = false;
-    for (const char* token : {"<|wide|>", "<|word|>", "Token", "TOKEN", "token", "wrote"}) flagged = flagged || text.find(token) != std::string::npos;
+    for (const char* token : {"<|wide|>", "<|word|>", "Token", "TOKEN", "token", "wrote"})
+      flagged = flagged || text.find(token) != std::string::npos;
     if (!flagged) kept.push_back(item);
   }
   EXPECT_GT(kept.size(), 40U);
@@ -95,11 +97,14 @@ TEST(gguf_parity, qwen2_composes_characters) {
 
 TEST(gguf_parity, sentencepiece_scores) {
   const value fixture = json_fixture("llama2");
-  check_cases(tokenizer_from_gguf(testing::gguf_metadata(fixture, {{"model", "llama"}, {"bos_token_id", 1}, {"eos_token_id", 2}}), "model.gguf"), fixture);
+  check_cases(
+      tokenizer_from_gguf(testing::gguf_metadata(fixture, {{"model", "llama"}, {"bos_token_id", 1}, {"eos_token_id", 2}}), "model.gguf"),
+      fixture);
 }
 
 TEST(sentencepiece_model_parity, gives_the_ids_of_hugging_face) {
-  check_cases(tokenizer_from_sentencepiece(testing::read_fixture("llama2.model"), value(value_object{}), "tokenizer.model"), json_fixture("llama2"));
+  check_cases(tokenizer_from_sentencepiece(testing::read_fixture("llama2.model"), value(value_object{}), "tokenizer.model"),
+              json_fixture("llama2"));
 }
 
 TEST(sentencepiece_model_parity, unigram_goes_through_the_library) {
@@ -107,7 +112,8 @@ TEST(sentencepiece_model_parity, unigram_goes_through_the_library) {
   const value fixture = json_fixture("unigram");
   for (const value& item : fixture.find("cases")->as_array()) {
     const ids expected = to_ids(*item.find("ids"));
-    EXPECT_EQ(tokens->encode(item.find("text")->as_string(), {.add_special_tokens = false}), expected) << json::quote(item.find("text")->as_string());
+    EXPECT_EQ(tokens->encode(item.find("text")->as_string(), {.add_special_tokens = false}), expected)
+        << json::quote(item.find("text")->as_string());
   }
   const ids marked = tokens->encode("the</s>of", {.add_special_tokens = false});
   ids expected = tokens->encode("the", {.add_special_tokens = false});

@@ -11,7 +11,9 @@ struct outcome {
   std::string text;
   std::string matched;
   friend bool operator==(const outcome&, const outcome&) = default;
-  friend std::ostream& operator<<(std::ostream& out, const outcome& o) { return out << '"' << o.text << "\" stopped by \"" << o.matched << '"'; }
+  friend std::ostream& operator<<(std::ostream& out, const outcome& o) {
+    return out << '"' << o.text << "\" stopped by \"" << o.matched << '"';
+  }
 };
 
 outcome run(stop_scanner scanner, const std::vector<std::string>& parts) {
@@ -28,7 +30,6 @@ outcome run(stop_scanner scanner, const std::vector<std::string>& parts) {
   out.text += scanner.finish();
   return out;
 }
-
 
 TEST(stop_scanner, a_stop_over_several_tokens_is_never_sent_in_part) {
   stop_scanner scanner({"efghijk"}, false);

@@ -1,6 +1,6 @@
 // Encodes and decodes JSON lines with a checkpoint's tokenizer, for comparison with other implementations.
-//   tokenize MODEL            lines {"text": .., "add": bool, "parse": bool} -> [ids]; {"ids": [..], "skip": bool} -> {"whole": .., "streamed": ..}
-//   tokenize MODEL --time F   seconds to load, and to encode the file F
+//   tokenize MODEL            lines {"text": .., "add": bool, "parse": bool} -> [ids]; {"ids": [..], "skip": bool} -> {"whole": ..,
+//   "streamed": ..} tokenize MODEL --time F   seconds to load, and to encode the file F
 // MODEL: a Hugging Face folder, a tokenizer.json, a SentencePiece .model, or a .gguf file.
 #include <chrono>
 #include <fstream>
