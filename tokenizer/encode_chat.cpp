@@ -69,14 +69,18 @@ class guard {
     const std::string text = without_markers(given);
     std::string out;
     bool open_end = false;
-    for (std::size_t at = 0; at < text.size();) {
+    std::size_t done = 0;
+    for (std::size_t at = 0; at < text.size(); ++at) {
       const match found = first_[static_cast<unsigned char>(text[at])] ? look(text, at) : match::none;
-      const std::size_t start = at;
-      jinja::unicode::decode(text, at);
-      out.append(text, start, at - start);
-      if (found == match::whole) out += plain_marker;
       open_end = open_end || found == match::cut_off;
+      if (found != match::whole) continue;
+      std::size_t behind = at;
+      jinja::unicode::decode(text, behind);
+      out.append(text, done, behind - done);
+      out += plain_marker;
+      done = behind;
     }
+    out.append(text, done);
     if (open_end) out += plain_marker;
     return out;
   }

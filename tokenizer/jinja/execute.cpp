@@ -274,12 +274,18 @@ void interpreter::assign(const target& place, cell item) {
   }
 }
 
+namespace {
+
+cell given_text(machine& m, const std::string& bytes) { return m.text(utf8::is_valid(bytes) ? bytes : utf8::repair(bytes)); }
+
+} // namespace
+
 cell to_cell(machine& m, const value& item) {
   const machine::level deeper(m);
   if (item.is_bool()) return item.as_bool();
   if (item.is_int()) return item.as_int();
   if (item.is_double()) return item.as_double();
-  if (item.is_string()) return m.text(utf8::repair(item.as_string()));
+  if (item.is_string()) return given_text(m, item.as_string());
   if (item.is_array()) {
     std::vector<cell> items;
     items.reserve(item.as_array().size());
@@ -288,7 +294,7 @@ cell to_cell(machine& m, const value& item) {
   }
   if (item.is_object()) {
     dict out;
-    for (const auto& [key, member] : item.as_object().entries()) out.set(m.text(utf8::repair(key)), to_cell(m, member));
+    for (const auto& [key, member] : item.as_object().entries()) out.set(given_text(m, key), to_cell(m, member));
     return make_dict(std::move(out));
   }
   return {};
