@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 namespace {
 
-using self_pointer = detokenizer_actor::stateful_pointer<detokenizer_state>;
+using self_pointer = actor_pointer<detokenizer_actor, detokenizer_state>;
 using open_iterator = std::map<request_id, request_output>::iterator;
 
 void append(std::vector<sequence_id>& to, const std::vector<sequence_id>& ids) { to.insert(to.end(), ids.begin(), ids.end()); }
@@ -84,7 +84,9 @@ detokenizer_actor::behavior_type run_detokenizer(self_pointer self, shared_state
       [self](open_request& request) { open(self, request); },
       [self](const refuse_request& refused) { fail_one(self, refused.id, refused.reason); },
       [self](step_updates& batch) { absorb(self, batch); },
-      [self](const cancel_request& c) { fail_one(self, c.id, {error_kind::cancelled, "the request was cancelled", "", std::nullopt}); },
+      [self](const cancel_request& c) {
+        fail_one(self, c.id, {error_kind::cancelled, "the request was cancelled", "", std::nullopt});
+      },
       [self](const end_all& all) { fail_everything(self, all.reason); },
   };
 }

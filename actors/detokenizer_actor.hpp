@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "actors/actor_pointer.hpp"
 #include "actors/protocol.hpp"
 #include "actors/request_output.hpp"
 #include "actors/serving_state.hpp"
@@ -19,6 +20,6 @@ struct detokenizer_state {
   std::map<request_id, request_output> open;
 };
 
-detokenizer_actor::behavior_type run_detokenizer(detokenizer_actor::stateful_pointer<detokenizer_state> self, shared_state shared);
+detokenizer_actor::behavior_type run_detokenizer(actor_pointer<detokenizer_actor, detokenizer_state> self, shared_state shared);
 
 } // namespace troupe::actors

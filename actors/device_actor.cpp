@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 namespace {
 
-using self_pointer = device_actor::stateful_pointer<device_state>;
+using self_pointer = actor_pointer<device_actor, device_state>;
 
 // Called on the device's thread or on the executor's own; sending is thread-safe.
 void deliver(const scheduler_actor& to, epoch_number epoch, step_outcome outcome) {
@@ -27,8 +27,7 @@ void execute(self_pointer self, const step_plan& plan) {
   const auto scheduler = caf::actor_cast<scheduler_actor>(self->current_sender());
   const epoch_number epoch = plan.epoch;
   try {
-    self->state.executor->submit(
-        plan, [scheduler, epoch](step_outcome outcome) { deliver(scheduler, epoch, std::move(outcome)); });
+    self->state.executor->submit(plan, [scheduler, epoch](step_outcome outcome) { deliver(scheduler, epoch, std::move(outcome)); });
   } catch (const std::exception& e) {
     deliver(scheduler, epoch, step_failure{e.what()});
   } catch (...) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/actor_pointer.hpp"
 #include "actors/protocol.hpp"
 #include "actors/serving.hpp"
 
@@ -16,7 +17,7 @@ struct device_state {
 };
 
 // Makes the executor (which may take minutes) and introduces itself to `registrar`; ends when that is gone. Must be detached.
-device_actor::behavior_type run_device(device_actor::stateful_pointer<device_state> self, executor_factory make_executor,
+device_actor::behavior_type run_device(actor_pointer<device_actor, device_state> self, executor_factory make_executor,
                                        registrar_actor registrar, std::string token);
 
 } // namespace troupe::actors

@@ -14,7 +14,7 @@ namespace troupe::actors {
 
 namespace {
 
-using self_pointer = gateway_actor::stateful_pointer<gateway_state>;
+using self_pointer = actor_pointer<gateway_actor, gateway_state>;
 
 constexpr std::chrono::seconds kTokenizeDeadline{60};
 
@@ -164,10 +164,8 @@ gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared,
   s.scheduler = std::move(scheduler);
   s.detokenizer = std::move(detokenizer);
   return {
-      [self](generation_request& request) { take(self, request); },
-      [self](tokenize_call& call) { take_call(self, call); },
-      [self](detokenize_call& call) { take_call(self, call); },
-      [self](const cancel_request& c) { cancel(self, c); },
+      [self](generation_request& request) { take(self, request); }, [self](tokenize_call& call) { take_call(self, call); },
+      [self](detokenize_call& call) { take_call(self, call); },     [self](const cancel_request& c) { cancel(self, c); },
       [self](const end_all& all) { stop_all(self, all); },
   };
 }

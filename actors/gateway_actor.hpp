@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/actor_pointer.hpp"
 #include "actors/protocol.hpp"
 #include "actors/serving_state.hpp"
 
@@ -32,7 +33,7 @@ struct gateway_state {
   std::optional<error> ended; // end_all came
 };
 
-gateway_actor::behavior_type run_gateway(gateway_actor::stateful_pointer<gateway_state> self, shared_state shared,
-                                         scheduler_actor scheduler, detokenizer_actor detokenizer);
+gateway_actor::behavior_type run_gateway(actor_pointer<gateway_actor, gateway_state> self, shared_state shared, scheduler_actor scheduler,
+                                         detokenizer_actor detokenizer);
 
 } // namespace troupe::actors

@@ -21,14 +21,14 @@ class health_board {
  public:
   explicit health_board(std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
 
-  void device_up(bool up); // the supervisor: false while a device is being replaced
-  void step_completed();   // the scheduler: its heartbeat
-  void work_began();       // the gateway: the engine had been empty
+  void device_up(bool up);              // the supervisor: false while a device is being replaced
+  void step_completed();                // the scheduler: its heartbeat
+  void work_began();                    // the gateway: the engine had been empty
   void fail(const std::string& reason); // escalation; the first reason stays
   void stop();
   void drain();
 
-  bool accepts() const; // not draining, failed or stopped
+  bool accepts() const;  // not draining, failed or stopped
   error refusal() const; // why not
   bool failed() const { return failed_; }
   std::uint64_t steps() const { return steps_; }

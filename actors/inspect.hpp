@@ -86,8 +86,7 @@ typename Inspector::result_type inspect(Inspector& f, sampling_params& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stop_conditions& x) {
-  return f(caf::meta::type_name("stop_conditions"), x.max_tokens, x.min_tokens, x.stop_token_ids, x.stop_strings,
-           x.include_stop_string);
+  return f(caf::meta::type_name("stop_conditions"), x.max_tokens, x.min_tokens, x.stop_token_ids, x.stop_strings, x.include_stop_string);
 }
 
 // -- requests -----------------------------------------------------------------------------------------------------------------------
@@ -120,8 +119,8 @@ typename Inspector::result_type inspect(Inspector& f, generation_request& x) {
   auto seed = wire::to_pair(x.seed);
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
   return f(caf::meta::type_name("generation_request"), x.id, x.arrival_ns, x.model, x.prompts, x.add_special_tokens, x.n, max_tokens,
-           x.sampling, seed, x.min_tokens, x.ignore_eos, x.stop_token_ids, x.stop_strings, x.include_stop_string, x.echo,
-           prompt_logprobs, x.priority, wire::after_load([&] {
+           x.sampling, seed, x.min_tokens, x.ignore_eos, x.stop_token_ids, x.stop_strings, x.include_stop_string, x.echo, prompt_logprobs,
+           x.priority, wire::after_load([&] {
              x.max_tokens = wire::to_optional(max_tokens);
              x.seed = wire::to_optional(seed);
              x.prompt_logprobs = wire::to_optional(prompt_logprobs);

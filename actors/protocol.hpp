@@ -288,10 +288,10 @@ using registrar_actor = caf::typed_actor<caf::reacts_to<device_ready>, caf::reac
 using supervisor_actor = registrar_actor::extend<caf::reacts_to<device_suspect>, caf::reacts_to<child_exited>,
                                                  caf::reacts_to<device_timeout>, caf::reacts_to<caf::close_atom>>;
 
-using scheduler_actor = caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, //
-                                         caf::reacts_to<caf::join_atom, device_number, executor_info, device_actor>,
-                                         caf::reacts_to<detach_device>, caf::reacts_to<step_result>, caf::reacts_to<step_failed>,
-                                         caf::reacts_to<caf::tick_atom>>;
+using scheduler_actor =
+    caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, //
+                     caf::reacts_to<caf::join_atom, device_number, executor_info, device_actor>, caf::reacts_to<detach_device>,
+                     caf::reacts_to<step_result>, caf::reacts_to<step_failed>, caf::reacts_to<caf::tick_atom>>;
 
 using detokenizer_actor =
     caf::typed_actor<caf::reacts_to<caf::join_atom, scheduler_actor>, caf::reacts_to<open_request>, caf::reacts_to<refuse_request>,

@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 namespace {
 
-using self_pointer = scheduler_actor::stateful_pointer<scheduler_actor_state>;
+using self_pointer = actor_pointer<scheduler_actor, scheduler_actor_state>;
 
 // How often a running step is looked at; no timer runs while nothing is planned.
 std::chrono::milliseconds tick_interval(const serving_state& shared) {
@@ -32,8 +32,8 @@ void send_updates(self_pointer self, std::vector<sequence_update> updates, std::
 void report_stats(scheduler_actor_state& s) {
   const scheduler_stats now = s.core->stats();
   auto& metrics = *s.shared->parts.metrics;
-  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_total - now.blocks_free - now.blocks_cached,
-                      now.blocks_cached});
+  metrics.set_engine(
+      {now.running, now.waiting, now.blocks_total, now.blocks_total - now.blocks_free - now.blocks_cached, now.blocks_cached});
   if (now.preemptions > s.preemptions) metrics.preempted(static_cast<std::int64_t>(now.preemptions - s.preemptions));
   s.preemptions = now.preemptions;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/actor_pointer.hpp"
 #include "actors/protocol.hpp"
 #include "actors/serving_state.hpp"
 #include "scheduler/scheduler.hpp"
@@ -35,7 +36,7 @@ struct scheduler_actor_state {
   bool ticking = false;
 };
 
-scheduler_actor::behavior_type run_scheduler(scheduler_actor::stateful_pointer<scheduler_actor_state> self, shared_state shared,
+scheduler_actor::behavior_type run_scheduler(actor_pointer<scheduler_actor, scheduler_actor_state> self, shared_state shared,
                                              detokenizer_actor detokenizer);
 
 } // namespace troupe::actors

@@ -22,14 +22,14 @@ struct serving_options {
   std::vector<std::string> served_names;
   std::int64_t created = 0;
   std::vector<token_id> eos_tokens;
-  std::int32_t max_queue = 1024;            // choices waiting; beyond it: 429
+  std::int32_t max_queue = 1024; // choices waiting; beyond it: 429
   std::int32_t tokenizer_workers = 2;
   std::int32_t plans_in_flight = 2;
   // Non-empty: the device runs in a child process started with this command line plus "--parent-port N --token T".
   std::vector<std::string> worker_command;
-  std::chrono::milliseconds step_deadline{120'000}; // a plan without a result for this long: the device is lost
+  std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost
   std::chrono::milliseconds start_deadline{300'000}; // of a device's start
-  std::int32_t max_restarts = 5;            // within restart_period; beyond it the serving side is not live
+  std::int32_t max_restarts = 5;                     // within restart_period; beyond it the serving side is not live
   std::chrono::seconds restart_period{60};
 };
 

@@ -6,11 +6,14 @@ telemetry::outcome outcome_of(const error& reason) {
   switch (reason.kind) {
     case error_kind::invalid_request:
     case error_kind::not_found:
-    case error_kind::overloaded: return telemetry::outcome::rejected;
-    case error_kind::cancelled: return telemetry::outcome::cancelled;
+    case error_kind::overloaded:
+      return telemetry::outcome::rejected;
+    case error_kind::cancelled:
+      return telemetry::outcome::cancelled;
     case error_kind::unavailable:
     case error_kind::timed_out:
-    case error_kind::internal: return telemetry::outcome::failed;
+    case error_kind::internal:
+      return telemetry::outcome::failed;
   }
   return telemetry::outcome::failed;
 }

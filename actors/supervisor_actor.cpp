@@ -18,7 +18,7 @@ namespace troupe::actors {
 
 namespace {
 
-using self_pointer = supervisor_actor::stateful_pointer<supervisor_state>;
+using self_pointer = actor_pointer<supervisor_actor, supervisor_state>;
 using phase = supervisor_state::phase;
 
 constexpr std::chrono::milliseconds kHangUpGrace{250}; // from a broken connection to the exit of a child that died
@@ -38,7 +38,7 @@ std::string random_token() {
 }
 
 // Passes introductions on, and nothing else: what is published is as little as possible.
-registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supervisor_actor supervisor) {
+registrar_actor::behavior_type run_registrar(ordered_actor<registrar_actor::base>* self, supervisor_actor supervisor) {
   return {
       [=](device_ready& ready) { return self->delegate(supervisor, std::move(ready)); },
       [=](device_start_failed& failed) { return self->delegate(supervisor, std::move(failed)); },
@@ -152,8 +152,9 @@ void start_child(self_pointer self) {
   if (!port) throw std::runtime_error("device process: no port on the loopback interface: " + self->system().render(port.error()));
   auto command = s.shared->options.worker_command;
   command.insert(command.end(), {"--parent-port", std::to_string(*port), "--token", s.token});
-  s.child = std::make_unique<child_process>(
-      command, [boss = supervisor_actor(self), number = s.number](int status) { caf::anon_send(boss, child_exited{number, status}); });
+  s.child = std::make_unique<child_process>(command, [boss = supervisor_actor(self), number = s.number](int status) {
+    caf::anon_send(boss, child_exited{number, status});
+  });
   s.shared->device_pid = s.child->pid();
 }
 
@@ -244,8 +245,8 @@ void wait_is_over(self_pointer self, const device_timeout& over) {
   auto& s = self->state;
   if (over.device != s.number) return;
   if (over.wait == device_wait::start && s.now == phase::starting) {
-    start_has_failed(self, {s.token, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms",
-                            false});
+    start_has_failed(
+        self, {s.token, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms", false});
   } else if (over.wait == device_wait::exit && s.now == phase::doubtful) {
     detach(self, "the device process does not answer", loss_cause::killed); // frozen or cut off: no request does that
     retire(self);

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "actors/actor_pointer.hpp"
 #include "actors/child_process.hpp"
 #include "actors/protocol.hpp"
 #include "actors/restart_policy.hpp"
@@ -33,24 +34,24 @@ struct supervisor_state {
 
   shared_state shared;
   core_actors core;
-  first_start first;            // null once told
+  first_start first; // null once told
   phase now = phase::starting;
   device_number number = 0;
-  std::string token;            // of the device that is being started
-  device_actor device;          // null before it is ready
+  std::string token;                 // of the device that is being started
+  device_actor device;               // null before it is ready
   std::optional<executor_info> info; // of the first device; the others must be the same
-  std::uint64_t completed = 0;  // steps of all devices, when the current one came up
+  std::uint64_t completed = 0;       // steps of all devices, when the current one came up
   std::unique_ptr<child_process> child;
-  registrar_actor registrar;    // a child watches it; published while the child is expected
+  registrar_actor registrar; // a child watches it; published while the child is expected
   std::optional<restart_policy> policy;
-  std::string loss;             // why the last device was lost
-  caf::actor_addr leaving;      // the device in this process that was told to go
+  std::string loss;                // why the last device was lost
+  caf::actor_addr leaving;         // the device in this process that was told to go
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included
   bool network() const { return !shared->options.worker_command.empty(); }
 };
 
 // Must be detached: it waits for children and sockets.
-supervisor_actor::behavior_type run_supervisor(supervisor_actor::stateful_pointer<supervisor_state> self, shared_state shared,
+supervisor_actor::behavior_type run_supervisor(actor_pointer<supervisor_actor, supervisor_state> self, shared_state shared,
                                                core_actors core, first_start first);
 
 } // namespace troupe::actors

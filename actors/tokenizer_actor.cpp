@@ -7,7 +7,7 @@
 
 namespace troupe::actors {
 
-tokenizer_actor::behavior_type run_tokenizer(tokenizer_actor::stateful_pointer<tokenizer_state>, shared_state shared) {
+tokenizer_actor::behavior_type run_tokenizer(actor_pointer<tokenizer_actor, tokenizer_state>, shared_state shared) {
   return {
       [shared](const encode_job& job) { return run_job(job, shared->parts); },
       [shared](const decode_job& job) { return run_job(job, shared->parts); },

@@ -1,6 +1,7 @@
 // Text work of one worker: templates and encoding, on a thread of its own, never on the network's.
 #pragma once
 
+#include "actors/actor_pointer.hpp"
 #include "actors/protocol.hpp"
 #include "actors/serving_state.hpp"
 
@@ -10,6 +11,6 @@ struct tokenizer_state {
   static constexpr const char* name = "tokenizer";
 };
 
-tokenizer_actor::behavior_type run_tokenizer(tokenizer_actor::stateful_pointer<tokenizer_state> self, shared_state shared);
+tokenizer_actor::behavior_type run_tokenizer(actor_pointer<tokenizer_actor, tokenizer_state> self, shared_state shared);
 
 } // namespace troupe::actors

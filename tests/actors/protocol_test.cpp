@@ -1,11 +1,11 @@
 // Messages survive the wire bit for bit, floats that no serializer could carry included.
+#include <gtest/gtest.h>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/binary_deserializer.hpp>
 #include <caf/binary_serializer.hpp>
-#include <caf/stream_deserializer.hpp>
 #include <caf/deep_to_string.hpp>
-#include <gtest/gtest.h>
+#include <caf/stream_deserializer.hpp>
 
 #include <limits>
 

@@ -204,9 +204,9 @@ class serving_test : public ::testing::Test {
   // Nothing runs, waits or holds a block.
   void expect_idle() {
     EXPECT_TRUE(eventually([&] {
-      return metric("troupe_requests_running") == 0 && metric("troupe_requests_waiting") == 0 &&
-             metric("troupe_kv_blocks", "used") == 0;
-    })) << "running " << metric("troupe_requests_running") << ", waiting " << metric("troupe_requests_waiting") << ", used blocks "
+      return metric("troupe_requests_running") == 0 && metric("troupe_requests_waiting") == 0 && metric("troupe_kv_blocks", "used") == 0;
+    })) << "running "
+        << metric("troupe_requests_running") << ", waiting " << metric("troupe_requests_waiting") << ", used blocks "
         << metric("troupe_kv_blocks", "used");
     EXPECT_EQ(metric("troupe_kv_blocks", "free") + metric("troupe_kv_blocks", "cached"), device.num_blocks);
     EXPECT_EQ(server->active_requests(), 0U);
