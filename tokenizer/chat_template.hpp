@@ -1,4 +1,9 @@
-// Chat templates: the subset of Jinja2 that real models use, with budgets and no access to the host.
+// Chat templates: the part of Jinja2 that real models use, with budgets and no access to the host.
+//
+// The reference is Jinja2's immutable sandbox as transformers sets it up (trim_blocks, lstrip_blocks, break and continue,
+// {% generation %}, its tojson, raise_exception, strftime_now). Left out, each a load error: include, import, extends, block,
+// recursive loops, character names in strings. Integers are 64 bits wide, and going beyond is an error; `safe` and `escape` give plain
+// strings, for nothing is escaped automatically.
 #pragma once
 
 #include <chrono>
@@ -17,7 +22,7 @@ namespace troupe {
 
 struct template_limits {
   std::size_t max_steps = 2'000'000;       // evaluated nodes
-  std::size_t max_depth = 64;              // nested expressions, blocks and macro calls, at parse and at run time
+  std::size_t max_depth = 64;              // nested brackets, operators and blocks of the source; evaluation, with its macro calls, 8 times as deep
   std::size_t max_output = 16U << 20;      // bytes, of the output and of any one string
   std::chrono::milliseconds max_time{2000};
 };
@@ -41,7 +46,9 @@ class chat_template {
 };
 
 // Renders and tokenizes a chat so that only the template's own text can become control tokens: control-token text inside message
-// strings stays plain text (docs/architecture.md says how). Never adds a BOS that the template did not print.
+// strings stays plain text (docs/architecture.md says how). That goes for every variable but the checkpoint's own bos_token, eos_token,
+// unk_token, pad_token, sep_token, cls_token and mask_token: do not let a client set those. A control token whose text is a single
+// character cannot be kept out this way. Never adds a BOS that the template did not print.
 result<std::vector<token_id>> encode_chat(const chat_template& source, const tokenizer& tokens, const value& variables, std::int64_t now);
 
 } // namespace troupe
