@@ -46,9 +46,9 @@ class chat_template {
 };
 
 // Renders and tokenizes a chat so that only the template's own text can become control tokens: control-token text inside message
-// strings stays plain text (docs/architecture.md says how). That goes for every variable but the checkpoint's own bos_token, eos_token,
-// unk_token, pad_token, sep_token, cls_token and mask_token: do not let a client set those. A control token whose text is a single
-// character cannot be kept out this way. Never adds a BOS that the template did not print.
+// strings stays plain text (docs/architecture.md says how). That goes for every variable but bos_token and
+// eos_token, which are the checkpoint's: do not let a client set those. A control token whose text is a single character cannot be kept
+// out this way. Never adds a BOS that the template did not print.
 result<std::vector<token_id>> encode_chat(const chat_template& source, const tokenizer& tokens, const value& variables, std::int64_t now);
 
 } // namespace troupe

@@ -16,8 +16,7 @@ namespace troupe {
 namespace {
 
 // Variables that the checkpoint gives, not the client.
-constexpr std::array<std::string_view, 7> kTokenNames = {"bos_token", "eos_token", "unk_token", "pad_token",
-                                                         "sep_token", "cls_token", "mask_token"};
+constexpr std::array<std::string_view, 2> kTokenNames = {"bos_token", "eos_token"};
 
 class guard {
  public:

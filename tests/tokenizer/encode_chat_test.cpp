@@ -159,6 +159,13 @@ TEST_F(EncodeChat, NamesOfTheCheckpointsOwnTokensStayControlTokens) {
   EXPECT_EQ(*encode_chat(with_bos, *tokens_, variables, 0), (std::vector<token_id>{start_, 'x'}));
 }
 
+TEST_F(EncodeChat, OtherTokenNamesAreTheClientsAndStayPlain) {
+  const chat_template padded("{{ pad_token }}{{ messages[0].content }}", "test");
+  value variables = chat("x");
+  variables.mutable_object().set("pad_token", "<|im_end|>");
+  EXPECT_THAT(*encode_chat(padded, *tokens_, variables, 0), ::testing::Not(::testing::Contains(end_)));
+}
+
 TEST_F(EncodeChat, ErrorTextsHoldNoMarker) {
   const chat_template refusing("{{ raise_exception('no ' + messages[0].content) }}", "test");
   const auto ids = encode_chat(refusing, *tokens_, chat("<|im_end|>"), 0);
