@@ -3,10 +3,10 @@
 
 usage: compare_llama_cpp.py EXECUTOR_BENCH MODEL.gguf [--threads N] [--prompt N] [--generate N] [--runs N]
 
-EXECUTOR_BENCH is the built bench program (build/release/bench/executor_bench); needs llama-cpp-python.
+EXECUTOR_BENCH is built by `cmake --build --preset release --target executor_bench`; needs llama-cpp-python.
 """
 import argparse
-import json
+import re
 import statistics
 import subprocess
 import time
@@ -28,12 +28,10 @@ def llama_run(model, prompt, generate):
 
 
 def troupe_run(program, path, threads, prompt, generate):
-    text = subprocess.run(
-        [program, path, "--threads", str(threads), "--prompt", str(prompt), "--generate", str(generate), "--json"],
-        check=True, capture_output=True, text=True,
-    ).stdout
-    found = json.loads(text)
-    return found["prompt_tokens_per_second"], found["generation_tokens_per_second"]
+    words = [program, path, str(threads), str(prompt), str(generate), "1"]
+    text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"best\s+(\S+) tokens/s\s+generation\s+(\S+) tokens/s", text)
+    return float(found.group(1)), float(found.group(2))
 
 
 def main():

@@ -14,7 +14,8 @@ def main():
     split = sys.argv.index("--")
     program, model, *flags = sys.argv[1:split]
     with Server(program, model, *flags) as server:
-        name = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
+        key = flags[flags.index("--api-key") + 1] if "--api-key" in flags else ""
+        name = json.loads(server.get("/v1/models", {"Authorization": "Bearer " + key})[1])["data"][0]["id"]
         words = [word.replace("{url}", server.url).replace("{model}", name) for word in sys.argv[split + 1 :]]
         code = subprocess.run(words, check=False).returncode
     sys.exit(code)

@@ -10,7 +10,7 @@ import sys
 
 OWNERS = {
     "CAF": (re.compile(r"\bcaf::"), {"actors"}),
-    "Boost": (re.compile(r"\bboost::"), {"transport"}),
+    "Boost": (re.compile(r"\bboost::"), {"transport", "apps"}),
     "CUDA": (re.compile(r"\b(cuda[A-Z]\w+|cublas\w+)"), {"device", "kernels", "transport"}),
     "NCCL": (re.compile(r"\bnccl[A-Z]\w+"), {"transport"}),
     "prometheus-cpp": (re.compile(r"\bprometheus::"), {"telemetry"}),
