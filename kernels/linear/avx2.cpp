@@ -1,4 +1,4 @@
-// Compiled with AVX2, FMA and F16C on x86-64 (see the root CMakeLists.txt); elsewhere there is no such kernel set.
+// Compiled with AVX2, FMA and F16C on x86-64 (see cmake/TroupeCpuKernels.cmake); elsewhere there is no such kernel set.
 #include "kernels/linear/layout.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

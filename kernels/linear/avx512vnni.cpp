@@ -1,4 +1,4 @@
-// Compiled with AVX-512 F, BW, DQ, VL and VNNI on x86-64 (see the root CMakeLists.txt); elsewhere there is no such kernel set.
+// Compiled with AVX-512 F, BW, DQ, VL and VNNI on x86-64 (see cmake/TroupeCpuKernels.cmake); elsewhere there is no such kernel set.
 #include "kernels/linear/layout.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)

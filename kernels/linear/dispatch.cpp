@@ -24,13 +24,18 @@ bool runs_avx512vnni() {
 #endif
 }
 
+void add_if_there(std::vector<const kernel_set*>& sets, const kernel_set* set) {
+  if (set != nullptr) sets.push_back(set);
+}
+
 } // namespace
 
 std::span<const kernel_set* const> supported_kernels() {
   static const std::vector<const kernel_set*> sets = [] {
     std::vector<const kernel_set*> found;
-    if (avx512vnni_kernels() != nullptr && runs_avx512vnni()) found.push_back(avx512vnni_kernels());
-    if (avx2_kernels() != nullptr && runs_avx2()) found.push_back(avx2_kernels());
+    // Asking for a set runs code of its instruction set already: the processor comes first.
+    add_if_there(found, runs_avx512vnni() ? avx512vnni_kernels() : nullptr);
+    add_if_there(found, runs_avx2() ? avx2_kernels() : nullptr);
     found.push_back(portable_kernels());
     return found;
   }();
