@@ -139,6 +139,7 @@ std::size_t sampler::shortest_run(double goal) {
 
 // Keeps the shortest run of best ids whose share of the weight reaches top_p.
 void sampler::keep_top_p(float top_p) {
+  top_p = std::max(top_p, std::numeric_limits<float>::min()); // the best id is always kept
   const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
   // When an id is needed, more than 1 - top_p of the weight lies on it and the ids behind it, none of which weighs more.
   const double lightest = (1.0 - static_cast<double>(top_p)) * total / static_cast<double>(kept_.size());

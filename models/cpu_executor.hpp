@@ -20,7 +20,7 @@ struct cpu_executor_options {
   std::optional<std::int32_t> max_model_len; // none: the model's max_position
   std::optional<std::int32_t> num_blocks;    // none: from kv_bytes
   std::size_t kv_bytes = std::size_t{1} << 30;
-  std::optional<dtype> kv_type;        // f32, f16 or bf16; none: f32 for f32 weights, else f16
+  std::optional<dtype> kv_type;        // f32, f16 or bf16; none: as the weights where they are f32 or bf16, else f16
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
 };

@@ -60,6 +60,9 @@ std::int32_t block_count(const cpu_executor_options& options, std::size_t block_
   return static_cast<std::int32_t>(std::min<std::size_t>(fit, std::numeric_limits<std::int32_t>::max()));
 }
 
+// F16 cannot hold the range that a model in BF16 was trained with.
+dtype kv_type_for(dtype weights) { return weights == dtype::f32 || weights == dtype::bf16 ? weights : dtype::f16; }
+
 } // namespace
 
 std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
@@ -75,7 +78,7 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   require_positive(options.max_num_seqs, "max_num_seqs");
   require_positive(options.max_batched_tokens, "max_batched_tokens");
   require(weights.layers.size() == static_cast<std::size_t>(c.num_layers), "the weights hold another number of layers than the config");
-  const dtype kv_type = options.kv_type.value_or(weights.layers.front().query.type == dtype::f32 ? dtype::f32 : dtype::f16);
+  const dtype kv_type = options.kv_type.value_or(kv_type_for(weights.layers.front().query.type));
   require(kv_type == dtype::f32 || kv_type == dtype::f16 || kv_type == dtype::bf16,
           "the KV cache cannot be of type " + std::string(traits(kv_type).name) + ", only F32, F16 or BF16");
 

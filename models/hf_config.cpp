@@ -67,8 +67,9 @@ void read_shapes(model_config& out, const config_fields& fields, const family_ru
   out.intermediate_size = take("intermediate_size", width);
   out.num_layers = take("num_hidden_layers", layers);
   out.num_heads = take("num_attention_heads", heads);
-  const value* kv_member = fields.find("num_key_value_heads");
-  if (kv_member) {
+  if (fields.has_null("num_key_value_heads")) { // null is not absence: every head has its own keys then
+    out.num_kv_heads = out.num_heads;
+  } else if (fields.find("num_key_value_heads")) {
     out.num_kv_heads = take("num_key_value_heads", heads);
   } else {
     out.num_kv_heads = rules.default_kv_heads != 0 ? static_cast<std::int32_t>(rules.default_kv_heads) : out.num_heads;

@@ -1,6 +1,7 @@
 #include "models/slot_table.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace troupe {
 namespace {
@@ -8,6 +9,24 @@ namespace {
 std::string at_slot(slot_id slot) { return "slot " + std::to_string(slot) + " "; }
 
 std::int64_t end_of(const work_item& item) { return std::int64_t{item.first_position} + item.token_count; }
+
+// What core/sampling.hpp asks of the numbers, or the first that breaks it. Token ids are the sampler's: it passes over foreign ones.
+std::optional<std::string> unusable(const sampling_params& p) {
+  const auto wrong = [](const char* name, double number) { return name + (" " + std::to_string(number)); };
+  const auto inside = [](float number, float low, float high) { return number >= low && number <= high; }; // false for NaN
+  if (!std::isfinite(p.temperature)) return wrong("temperature", p.temperature);
+  if (!inside(p.top_p, 0.0F, 1.0F) || p.top_p == 0.0F) return wrong("top_p", p.top_p);
+  if (!inside(p.min_p, 0.0F, 1.0F)) return wrong("min_p", p.min_p);
+  if (p.top_k < 0) return wrong("top_k", p.top_k);
+  if (!std::isfinite(p.repetition_penalty) || p.repetition_penalty <= 0.0F) return wrong("repetition_penalty", p.repetition_penalty);
+  if (!inside(p.presence_penalty, -2.0F, 2.0F)) return wrong("presence_penalty", p.presence_penalty);
+  if (!inside(p.frequency_penalty, -2.0F, 2.0F)) return wrong("frequency_penalty", p.frequency_penalty);
+  if (p.top_logprobs && *p.top_logprobs < 0) return wrong("top_logprobs", *p.top_logprobs);
+  for (const token_bias& bias : p.logit_bias) {
+    if (!std::isfinite(bias.bias)) return wrong("logit_bias", bias.bias);
+  }
+  return std::nullopt;
+}
 
 } // namespace
 
@@ -35,7 +54,8 @@ slot_table::slot_table(const executor_info& info)
       slots_(static_cast<std::size_t>(info.max_num_seqs)),
       slot_mark_(slots_.size()),
       block_mark_(static_cast<std::size_t>(info.num_blocks)) {
-  for (slot_state& slot : slots_) slot.blocks.reserve(blocks_per_slot_);
+  const std::size_t most = std::min(blocks_per_slot_, block_mark_.size());
+  for (slot_state& slot : slots_) slot.blocks.reserve(most);
 }
 
 std::optional<std::string> slot_table::take(const step_plan& plan) {
@@ -92,6 +112,7 @@ slot_table::breach slot_table::open(const slot_open& opened) {
   if (opened.prompt_tokens < 1 || opened.prompt_tokens > info_.max_model_len) {
     return at_slot(opened.slot) + "is opened with " + std::to_string(opened.prompt_tokens) + " prompt tokens";
   }
+  if (const auto reason = unusable(opened.sampling)) return at_slot(opened.slot) + "is opened with " + *reason;
   state.open = true;
   state.prompt_tokens = opened.prompt_tokens;
   state.sampling = opened.sampling;
@@ -162,17 +183,19 @@ slot_table::breach slot_table::check_item(const work_item& item, const slot_stat
   if (item.first_position < 0 || end_of(item) > info_.max_model_len) {
     return who + "has an item that ends at position " + std::to_string(end_of(item)) + " of " + std::to_string(info_.max_model_len);
   }
+  if (item.prompt_logprobs && *item.prompt_logprobs < 0) return who + "asks for a negative number of alternatives";
+  // Planned before the fault was known, on the rows that the faulted step would have left: it computes nothing.
+  if (state.faulted) return std::nullopt;
   if (state.position && *state.position != item.first_position) {
     return who + "continues at position " + std::to_string(item.first_position) + " but stands at " + std::to_string(*state.position);
   }
-  if (item.prompt_logprobs && *item.prompt_logprobs < 0) return who + "asks for a negative number of alternatives";
   if (!state.position && item.first_position > 0 && has_penalties(state.sampling)) {
     return who + "has penalties but starts at position " + std::to_string(item.first_position) +
            ": the tokens before it are not known here";
   }
   if (item.kind == work_kind::prefill) return std::nullopt;
   if (!item.sample) return who + "has a decode or verify item that does not sample";
-  if (!state.last_token && !state.faulted) return who + "is to continue its last token but has sampled none";
+  if (!state.last_token) return who + "is to continue its last token but has sampled none";
   return std::nullopt;
 }
 

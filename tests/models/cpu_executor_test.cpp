@@ -29,6 +29,18 @@ class cpu_executor_test : public ::testing::Test {
     return static_cast<double>(logits[token]) - std::log(sum);
   }
 
+  // The weights with infinities for the embedding of `token`; `table` holds it.
+  std::shared_ptr<const model_weights> poisoned(token_id token, std::vector<float>& table) const {
+    auto damaged = std::make_shared<model_weights>(*weights_);
+    const std::size_t row = static_cast<std::size_t>(damaged->config.hidden_size);
+    table.resize(static_cast<std::size_t>(damaged->config.vocab_size) * row);
+    std::copy_n(reinterpret_cast<const float*>(weights_->embedding.data), table.size(), table.begin());
+    std::fill_n(table.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(token) * row), row,
+                std::numeric_limits<float>::infinity());
+    damaged->embedding.data = reinterpret_cast<const std::byte*>(table.data());
+    return damaged;
+  }
+
   std::shared_ptr<const model_weights> weights_;
   std::vector<test::expected_prompt> prompts_;
 };
@@ -196,13 +208,8 @@ TEST_F(cpu_executor_test, verified_draws_with_penalties_equal_plain_decoding) {
 
 TEST_F(cpu_executor_test, logits_that_are_not_numbers_end_their_sequence_and_no_other) {
   // A scaled-up embedding row overflows the f16 cache of whoever reads that token.
-  auto damaged = std::make_shared<model_weights>(*weights_);
-  const std::size_t row = static_cast<std::size_t>(damaged->config.hidden_size);
-  std::vector<float> table(static_cast<std::size_t>(damaged->config.vocab_size) * row);
-  std::copy_n(reinterpret_cast<const float*>(weights_->embedding.data), table.size(), table.begin());
-  std::fill_n(table.begin() + static_cast<std::ptrdiff_t>(123 * row), row, std::numeric_limits<float>::infinity());
-  damaged->embedding.data = reinterpret_cast<const std::byte*>(table.data());
-  const auto executor = make_cpu_executor(damaged, test::small_options());
+  std::vector<float> table;
+  const auto executor = make_cpu_executor(poisoned(123, table), test::small_options());
   const auto healthy = make_cpu_executor(weights_, test::small_options());
   plan_writer writer(*executor), other(*healthy);
   tokens bad = prompts_[2].tokens;
@@ -238,6 +245,45 @@ TEST_F(cpu_executor_test, logits_that_are_not_numbers_end_their_sequence_and_no_
   writer.open(1, 33, greedy(), 48);
   writer.prefill(1, 0, good, true);
   EXPECT_EQ(writer.run()[0].tokens, outputs[0].tokens);
+}
+
+TEST_F(cpu_executor_test, a_fault_in_any_step_leaves_the_plan_in_flight_and_the_other_sequences_alone) {
+  constexpr token_id poison = 123; // whoever reads it has no numbers any more
+  std::vector<float> table;
+  const auto executor = make_cpu_executor(poisoned(poison, table), test::small_options());
+  plan_writer writer(*executor);
+  sampling_params drawn = greedy(); // draws the poison at once, reads it in its first decode
+  drawn.logit_bias = {{poison, 1e6F}};
+  sampling_params penalised = greedy();
+  penalised.repetition_penalty = 1.5F;
+  tokens good(8, 5), bad(8, 5);
+  bad[3] = poison;
+  const tokens last_good(9, 5), last_bad = {5, poison, 5, 5, 5, 5, 5, 5, 5}; // with the target of the last row
+  writer.open(0, 8, greedy(), 48);
+  writer.open(1, 8, drawn, 48);
+  writer.open(2, 32, greedy(), 48);  // its second chunk is bad
+  writer.open(3, 32, penalised, 48); // its first one
+  writer.prefill(0, 0, good, true);
+  writer.prefill(1, 0, good, true);
+  writer.prefill(2, 0, last_good, false, 1, true);
+  writer.prefill(3, 0, last_bad, false, 1, true);
+  std::vector<slot_output> outputs = writer.run();
+  EXPECT_EQ(outputs[1].tokens, tokens{poison});
+  EXPECT_TRUE(outputs[3].numeric_fault);
+  EXPECT_FALSE(outputs[0].numeric_fault || outputs[1].numeric_fault || outputs[2].numeric_fault);
+  writer.decode(0, 8);
+  writer.decode(1, 8);
+  writer.prefill(2, 8, last_bad, false, 1, true);
+  writer.prefill(3, 8, last_good, false, 1, true); // in flight when the fault came
+  outputs = writer.run();
+  EXPECT_FALSE(outputs[0].numeric_fault);
+  EXPECT_TRUE(outputs[1].numeric_fault && outputs[2].numeric_fault && outputs[3].numeric_fault);
+  writer.decode(0, 9);
+  writer.decode(1, 9);
+  writer.prefill(2, 16, last_good, false, 1, true);
+  outputs = writer.run();
+  EXPECT_EQ(outputs[0].tokens.size(), 1U);
+  EXPECT_TRUE(outputs[1].numeric_fault && outputs[2].numeric_fault);
 }
 
 TEST_F(cpu_executor_test, padding_rows_of_the_head_are_never_drawn_nor_listed) {

@@ -70,6 +70,12 @@ TEST(hf_config, absent_keys_take_each_familys_defaults) {
   EXPECT_EQ(parse("LlamaForCausalLM").rope.theta, 10000.0);
 }
 
+TEST(hf_config, null_kv_heads_are_as_many_as_heads_whatever_the_familys_default) {
+  for (const char* family : {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    EXPECT_EQ(parse(family, R"({"num_key_value_heads":null})").num_kv_heads, 4) << family;
+  }
+}
+
 TEST(hf_config, biases_and_norms_follow_the_family_or_the_config) {
   EXPECT_TRUE(parse("Qwen2ForCausalLM").query_key_value_bias);
   EXPECT_FALSE(parse("Qwen2ForCausalLM").output_bias);

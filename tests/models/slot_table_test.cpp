@@ -1,7 +1,10 @@
 #include "models/slot_table.hpp"
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 #include <functional>
+#include <limits>
 
 namespace troupe {
 namespace {
@@ -31,6 +34,12 @@ step_plan next_plan() {
   plan.items = {{0, work_kind::decode, 6, 1, true, std::nullopt}, {1, work_kind::prefill, 0, 3, true, std::nullopt}};
   plan.tokens = {1, 2, 3};
   return plan;
+}
+
+void open_with(step_plan& plan, const std::function<void(sampling_params&)>& damage) {
+  sampling_params sampling;
+  damage(sampling);
+  plan.opened = {{2, 3, sampling}};
 }
 
 struct breach_case {
@@ -83,6 +92,24 @@ const breach_case cases[] = {
      [](step_plan& p) {
        p.opened = {{2, 33, {}}};
      }},
+    {"opened_with_a_top_p_of_0", "top_p", [](step_plan& p) { open_with(p, [](auto& s) { s.top_p = 0; }); }},
+    {"opened_with_a_top_p_above_1", "top_p", [](step_plan& p) { open_with(p, [](auto& s) { s.top_p = 1.5F; }); }},
+    {"opened_with_a_top_p_that_is_no_number", "top_p", [](step_plan& p) { open_with(p, [](auto& s) { s.top_p = std::nanf(""); }); }},
+    {"opened_with_a_temperature_that_is_no_number", "temperature",
+     [](step_plan& p) { open_with(p, [](auto& s) { s.temperature = std::nanf(""); }); }},
+    {"opened_with_a_min_p_below_0", "min_p", [](step_plan& p) { open_with(p, [](auto& s) { s.min_p = -0.5F; }); }},
+    {"opened_with_a_negative_top_k", "top_k", [](step_plan& p) { open_with(p, [](auto& s) { s.top_k = -1; }); }},
+    {"opened_with_a_repetition_penalty_of_0", "repetition_penalty",
+     [](step_plan& p) { open_with(p, [](auto& s) { s.repetition_penalty = 0; }); }},
+    {"opened_with_a_presence_penalty_of_3", "presence_penalty",
+     [](step_plan& p) { open_with(p, [](auto& s) { s.presence_penalty = 3; }); }},
+    {"opened_with_a_frequency_penalty_of_minus_3", "frequency_penalty",
+     [](step_plan& p) { open_with(p, [](auto& s) { s.frequency_penalty = -3; }); }},
+    {"opened_with_negative_top_logprobs", "top_logprobs", [](step_plan& p) { open_with(p, [](auto& s) { s.top_logprobs = -1; }); }},
+    {"opened_with_an_infinite_bias", "logit_bias",
+     [](step_plan& p) { open_with(p, [](auto& s) {
+                          s.logit_bias = {{1, std::numeric_limits<float>::infinity()}};
+                        }); }},
     {"granted_to_a_closed_slot", "slot 2",
      [](step_plan& p) {
        p.grants = {{2, 0, {5}}};
@@ -190,6 +217,15 @@ TEST(slot_table, a_sound_plan_passes_and_a_slot_may_close_and_open_in_one_plan) 
   EXPECT_EQ(table.take(plan), std::nullopt);
   EXPECT_EQ(table[1].prompt_tokens, 5);
   EXPECT_EQ(table[1].blocks, (std::vector<block_id>{2, 9}));
+}
+
+TEST(slot_table, work_that_was_planned_before_a_fault_was_known_is_no_breach) {
+  slot_table table = after_opening();
+  table[0].faulted = true; // in the step after: its position stands where that step began
+  table[0].last_token.reset();
+  step_plan plan = next_plan();
+  plan.items[0].first_position = 7;
+  EXPECT_EQ(table.take(plan), std::nullopt);
 }
 
 TEST(slot_table, a_plan_of_an_older_epoch_is_refused_and_harms_nothing) {
