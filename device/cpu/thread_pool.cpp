@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -76,6 +79,14 @@ struct thread_pool::impl {
   std::atomic<bool> stopping{false};
   std::vector<std::thread> workers;
 
+  std::mutex failing;
+  std::exception_ptr failure; // the first of the current loop; read by the caller once no chunk is unfinished
+
+  void keep_failure() {
+    const std::lock_guard lock(failing);
+    if (!failure) failure = std::current_exception();
+  }
+
   // Claims and runs one chunk of the current loop; false when none is left.
   bool work_once() {
     std::uint64_t seen = ticket.load(std::memory_order_acquire);
@@ -87,7 +98,11 @@ struct thread_pool::impl {
       const auto unclaimed = static_cast<std::uint32_t>(seen);
       if (unclaimed == 0) return false;
       if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      call(job, shape.start_of(unclaimed - 1), shape.start_of(unclaimed));
+      try {
+        call(job, shape.start_of(unclaimed - 1), shape.start_of(unclaimed));
+      } catch (...) {
+        keep_failure();
+      }
       if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished.notify_one();
       return true;
     }
@@ -109,18 +124,34 @@ struct thread_pool::impl {
     loops.fetch_add(1, std::memory_order_seq_cst);
     loops.notify_all();
   }
+
+  void stop() {
+    stopping.store(true, std::memory_order_release);
+    announce();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  // The chunks that are left to others, and what went wrong in any.
+  void finish() {
+    const auto done = [this] { return unfinished.load(std::memory_order_acquire) == 0; };
+    if (!spin_until(done)) {
+      for (std::uint32_t left = 0; (left = unfinished.load(std::memory_order_acquire)) != 0;) unfinished.wait(left);
+    }
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+  }
 };
 
 thread_pool::thread_pool(int threads) : impl_(std::make_unique<impl>()) {
   impl* const state = impl_.get();
-  for (int i = 1; i < threads; ++i) state->workers.emplace_back([state] { state->worker_loop(); });
+  try {
+    for (int i = 1; i < threads; ++i) state->workers.emplace_back([state] { state->worker_loop(); });
+  } catch (...) { // the system has no thread left: those that run already must end before their memory does
+    state->stop();
+    throw;
+  }
 }
 
-thread_pool::~thread_pool() {
-  impl_->stopping.store(true, std::memory_order_release);
-  impl_->announce();
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+thread_pool::~thread_pool() { impl_->stop(); }
 
 int thread_pool::size() const noexcept { return static_cast<int>(impl_->workers.size()) + 1; }
 
@@ -146,9 +177,7 @@ void thread_pool::run_erased(std::int64_t count, std::int64_t grain, void* conte
   state.announce();
   while (state.work_once()) {
   }
-  const auto done = [&] { return state.unfinished.load(std::memory_order_acquire) == 0; };
-  if (spin_until(done)) return;
-  for (std::uint32_t left = 0; (left = state.unfinished.load(std::memory_order_acquire)) != 0;) state.unfinished.wait(left);
+  state.finish();
 }
 
 } // namespace troupe::cpu

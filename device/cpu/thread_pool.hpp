@@ -9,7 +9,7 @@ namespace troupe::cpu {
 
 class thread_pool {
  public:
-  // `threads` in all, the calling one included; at least 1.
+  // `threads` in all, the calling one included; at least 1. Throws std::system_error when the system gives no more threads.
   explicit thread_pool(int threads);
   ~thread_pool();
   thread_pool(const thread_pool&) = delete;
@@ -18,7 +18,8 @@ class thread_pool {
   int size() const noexcept;
 
   // Calls body(begin, end) over disjoint ranges that cover [0, count), each a multiple of `grain` but the last, on all threads; returns
-  // when all are done. The split never changes a result: bodies write disjoint outputs. Not re-entrant. Bodies must not throw.
+  // when all are done. The split never changes a result: bodies write disjoint outputs. Not re-entrant. When bodies throw, the other
+  // ranges are still run, and then the first exception comes out of here.
   template <class Body>
   void run(std::int64_t count, std::int64_t grain, Body&& body) {
     using plain = std::remove_reference_t<Body>;

@@ -1,11 +1,14 @@
 #include "device/cpu/thread_pool.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -91,6 +94,56 @@ TEST(ThreadPool, AnIdlePoolUsesNoProcessorTime) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   EXPECT_LT(seconds, 0.05);
+}
+
+TEST(ThreadPool, AnExceptionOfAWorkerOrTheCallerComesOutOfTheLoopAndThePoolServesOn) {
+  for (const bool from_caller : {true, false}) {
+    thread_pool pool(3);
+    const std::thread::id caller = std::this_thread::get_id();
+    for (int round = 0; round < 20; ++round) {
+      std::atomic<int> run{0};
+      std::atomic<bool> thrown{false};
+      const auto body = [&](std::int64_t begin, std::int64_t end) {
+        run += static_cast<int>(end - begin);
+        const bool mine = (std::this_thread::get_id() == caller) == from_caller;
+        if (mine && !thrown.exchange(true)) throw std::runtime_error("body");
+        if (mine) return;
+        // Leaves the first chunk of the other side time to come.
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+        while (!thrown && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      };
+      EXPECT_THROW(pool.run(64, 1, body), std::runtime_error);
+      EXPECT_EQ(run, 64);
+      expect_each_index_once(pool, 100, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, AnExceptionOfALoopTooSmallToShareComesOutToo) {
+  thread_pool pool(2);
+  EXPECT_THROW(pool.run(1, 1, [](std::int64_t, std::int64_t) { throw std::runtime_error("body"); }), std::runtime_error);
+  expect_each_index_once(pool, 10, 1);
+}
+
+// Ends with 0 when more threads than the address space has room for are refused by an exception.
+[[noreturn]] void start_too_many_threads() {
+  rlimit room{};
+  getrlimit(RLIMIT_AS, &room);
+  room.rlim_cur = rlim_t{1} << 30;
+  setrlimit(RLIMIT_AS, &room);
+  try {
+    thread_pool pool(20'000);
+  } catch (const std::exception&) {
+    std::_Exit(0);
+  }
+  std::_Exit(1);
+}
+
+TEST(ThreadPoolDeathTest, ThreadsThatTheSystemRefusesAreAnExceptionAndNotTheEndOfTheProcess) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers map more address space than the limit of this test";
+#endif
+  EXPECT_EXIT(start_too_many_threads(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ThreadPool, ManyPoolsComeAndGoWithoutWork) {
