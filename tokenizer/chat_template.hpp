@@ -46,7 +46,8 @@ class chat_template {
 };
 
 // Renders and tokenizes a chat so that only the template's own text can become control tokens: control-token text inside message
-// strings stays plain text (docs/architecture.md says how). That goes for every variable but bos_token and
+// strings stays plain text (docs/architecture.md says how), in whatever ASCII case the template prints it, unless the template itself
+// removes or replaces characters inside such a string and so spells a control token. That goes for every variable but bos_token and
 // eos_token, which are the checkpoint's: do not let a client set those. A control token whose text is a single character cannot be kept
 // out this way. Never adds a BOS that the template did not print.
 result<std::vector<token_id>> encode_chat(const chat_template& source, const tokenizer& tokens, const value& variables, std::int64_t now);

@@ -2,8 +2,11 @@
 //
 // Before rendering, a marker (a Unicode noncharacter) goes behind the first character of every control-token text in the
 // client's strings, and behind a string that ends with the beginning of one, so that two strings side by side cannot make one
-// either. No part of such a string that a template cuts out holds a whole control-token text, so what the template prints can
-// only match where the template itself wrote it. The tokenizer drops the markers from plain text (encode_options::plain_marker).
+// either. Letters count whatever their ASCII case, for templates write in lower and upper case. No part of such a string that a template
+// cuts out holds a whole control-token text, so what the template prints can only match where the template itself wrote it. Not
+// covered: a template that removes or replaces characters inside a client's string (replace, split and join, letters beyond ASCII
+// that change into ASCII ones) and so spells a control token from text that spelt none. The tokenizer drops the markers from plain text
+// (encode_options::plain_marker).
 #include <algorithm>
 #include <array>
 
@@ -15,6 +18,8 @@ namespace troupe {
 
 namespace {
 
+char fold(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
 // Variables that the checkpoint gives, not the client.
 constexpr std::array<std::string_view, 2> kTokenNames = {"bos_token", "eos_token"};
 
@@ -22,6 +27,7 @@ class guard {
  public:
   explicit guard(std::vector<std::string> control_texts) : texts_(std::move(control_texts)) {
     std::erase(texts_, "");
+    for (std::string& text : texts_) std::transform(text.begin(), text.end(), text.begin(), fold);
     std::sort(texts_.begin(), texts_.end());
     for (const std::string& text : texts_) first_[static_cast<unsigned char>(text[0])] = true;
   }
@@ -49,7 +55,7 @@ class guard {
   match look(std::string_view text, std::size_t at) const {
     auto low = texts_.begin(), high = texts_.end(); // those that begin with text[at, at + length)
     for (std::size_t length = 0; at + length < text.size(); ++length) {
-      const char next = text[at + length];
+      const char next = fold(text[at + length]);
       auto before = [length](const std::string& t, char c) {
         return t.size() <= length || static_cast<unsigned char>(t[length]) < static_cast<unsigned char>(c);
       };
@@ -70,7 +76,7 @@ class guard {
     bool open_end = false;
     std::size_t done = 0;
     for (std::size_t at = 0; at < text.size(); ++at) {
-      const match found = first_[static_cast<unsigned char>(text[at])] ? look(text, at) : match::none;
+      const match found = first_[static_cast<unsigned char>(fold(text[at]))] ? look(text, at) : match::none;
       open_end = open_end || found == match::cut_off;
       if (found != match::whole) continue;
       std::size_t behind = at;
@@ -84,7 +90,7 @@ class guard {
     return out;
   }
 
-  std::vector<std::string> texts_; // sorted by bytes
+  std::vector<std::string> texts_; // folded, sorted by bytes
   std::array<bool, 256> first_{};
 };
 

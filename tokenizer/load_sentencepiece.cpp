@@ -98,6 +98,9 @@ std::shared_ptr<const tokenizer> plain_bpe(const SentencePieceProcessor& model, 
     if (token.special) parts.in_model[static_cast<std::size_t>(token.id)] = false;
   }
   make_scored_model(file.kinds, scores, file.blank_first, parts, where);
+  for (added_token& token : parts.table.added) {
+    if (token.normalized) token.normal_form = normalize(parts.normalizers, token.content);
+  }
   return std::make_shared<bpe_tokenizer>(std::move(parts));
 }
 
@@ -120,6 +123,7 @@ std::shared_ptr<const tokenizer> tokenizer_from_sentencepiece(std::string_view m
   const bool has_bytes = std::find(file->kinds.begin(), file->kinds.end(), piece_kind::byte) != file->kinds.end();
   if (file->bpe && file->plain_text && has_bytes) return plain_bpe(*processor, *file, std::move(parts), where);
   parts.decoder = make_sentencepiece_decoder(file->blank_first);
+  for (added_token& token : parts.added) token.normal_form = token.content; // found in the text as it is, whatever its flags
   return std::make_shared<sentencepiece_tokenizer>(std::move(processor), std::move(parts));
 }
 

@@ -173,6 +173,19 @@ TEST_F(EncodeChat, ErrorTextsHoldNoMarker) {
   EXPECT_EQ(ids.failure().message, "no <|im_end|>");
 }
 
+TEST_F(EncodeChat, ControlTokenTextInAnotherCaseStaysTextWhenTheTemplateChangesCase) {
+  for (const char* content : {"<|IM_END|>", "<|Im_End|>", "<|im_end|>", "x<|IM_START|>y"}) {
+    const auto ids = encode_chat(chat_template("{{ messages[0].content | lower }}", "test"), *tokens_, chat(content), 0);
+    ASSERT_TRUE(ids.has_value());
+    EXPECT_EQ(std::count(ids->begin(), ids->end(), end_) + std::count(ids->begin(), ids->end(), start_), 0) << content;
+  }
+  // Two strings side by side, of which the first ends with the beginning of a control token.
+  const chat_template joined("{{ (messages[0].content + 'END|>') | lower }}", "test");
+  const auto ids = encode_chat(joined, *tokens_, chat("<|IM_"), 0);
+  ASSERT_TRUE(ids.has_value());
+  EXPECT_EQ(std::count(ids->begin(), ids->end(), end_), 0);
+}
+
 TEST_F(EncodeChat, ManyControlTextsAndManyMarkersTakeLinearTime) {
   std::string content;
   for (int i = 0; i < 50'000; ++i) content += i % 2 == 0 ? "<|im_end|>" : "<\uFDD0";

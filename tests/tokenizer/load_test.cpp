@@ -168,6 +168,27 @@ TEST_F(folder, sentencepiece_model_takes_added_tokens_and_bos_rules_from_the_con
   EXPECT_TRUE(tokens->is_special(760));
 }
 
+TEST_F(folder, normalized_added_tokens_of_a_sentencepiece_model_are_found_and_have_bytes) {
+  for (const char* model : {"llama2.model", "unigram.model"}) {
+    const auto bare = tokenizer_from_sentencepiece(testing::read_fixture(model), value(value_object{}), model);
+    const token_id first = bare->vocab_size();
+    write("tokenizer.model", testing::read_fixture(model));
+    const auto entry = [](token_id id, const char* content, bool special) {
+      return "\"" + std::to_string(id) + R"(": {"content": ")" + content +
+             R"(", "lstrip": false, "rstrip": false, "single_word": false, "normalized": true, "special": )" +
+             (special ? "true}" : "false}");
+    };
+    write("tokenizer_config.json",
+          R"({"added_tokens_decoder": {)" + entry(first, "<tool>", false) + ", " + entry(first + 1, "<|end|>", true) + "}}");
+    const auto tokens = load_tokenizer(path_);
+    EXPECT_EQ(tokens->find("<tool>"), first) << model;
+    EXPECT_THAT(tokens->token_bytes(first), ::testing::HasSubstr("<tool>")) << model;
+    EXPECT_THAT(tokens->encode("<tool>", {.add_special_tokens = false}), ElementsAre(first)) << model;
+    EXPECT_THAT(tokens->encode("<|end|>", {.add_special_tokens = false}), ElementsAre(first + 1)) << model;
+    EXPECT_EQ(tokens->token_bytes(first + 1), "<|end|>") << model;
+  }
+}
+
 TEST_F(folder, files_that_cannot_be_read_are_one_line) {
   const auto message = [&] {
     try {

@@ -9,7 +9,14 @@ namespace troupe::jinja {
 
 namespace {
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+// For messages, which outlive the step that paid for them: cut where a character begins, whatever the length of the name.
+std::string quoted(std::string_view name) {
+  constexpr std::size_t most = 64; // bytes
+  if (name.size() <= most) return "'" + std::string(name) + "'";
+  std::size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
+  return "'" + std::string(name.substr(0, end)) + "..'";
+}
 
 cell unsafe(const cell& base, std::string_view name) {
   return make_undefined("attribute " + quoted(name) + " of a " + std::string(base.type_name()) +
