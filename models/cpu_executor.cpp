@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "core/error.hpp"
@@ -145,8 +146,10 @@ std::unique_ptr<step_executor> make_cpu_executor(std::shared_ptr<const model_wei
   } catch (const std::bad_alloc&) {
     throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" +
                      std::to_string(plan.info.num_blocks) + " blocks of " + std::to_string(plan.info.block_size) +
-                     " tokens), activations and logits " + std::to_string(plan.activation_bytes) + ", the weights as stored " +
+                     " tokens), activations and logits " + std::to_string(plan.activation_bytes) + ", the weights " +
                      std::to_string(plan.weight_bytes));
+  } catch (const std::system_error& e) {
+    throw load_error("cannot start " + std::to_string(plan.shape.threads) + " threads (--threads): " + e.what());
   } catch (const std::invalid_argument& e) {
     throw load_error(std::string("weights: ") + e.what());
   }

@@ -13,7 +13,7 @@
 namespace troupe {
 
 struct cpu_executor_options {
-  std::int32_t threads = 0;            // 0: one per core
+  std::int32_t threads = 0;            // 0: one per core that the process may use
   std::int32_t block_size = 16;        // tokens per KV block
   std::int32_t max_num_seqs = 64;
   std::int32_t max_batched_tokens = 512;

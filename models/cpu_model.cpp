@@ -21,6 +21,14 @@ cpu::linear pack(cpu::thread_pool& pool, std::initializer_list<weight_view> view
   return cpu::linear({views.begin(), views.size()}, biases, &pool);
 }
 
+cpu::aligned_buffer<std::byte> copy_of(const weight_view& view) {
+  const dtype_traits type = traits(view.type);
+  const std::size_t row = static_cast<std::size_t>(view.columns) / type.block_elems * type.block_bytes;
+  cpu::aligned_buffer<std::byte> bytes(row * static_cast<std::size_t>(view.rows));
+  std::copy_n(view.data, bytes.size(), bytes.data());
+  return bytes;
+}
+
 rope_table make_rope_table(const rope_config& config) {
   rope_spectrum spectrum = rope_frequencies(config);
   return {std::move(spectrum.frequencies), spectrum.magnitude};
@@ -33,6 +41,8 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       shape_(shape),
       pool_(shape.threads),
       rope_(make_rope_table(config().rope)),
+      embedding_bytes_(copy_of(weights_->embedding)),
+      embedding_{weights_->embedding.type, weights_->embedding.rows, weights_->embedding.columns, embedding_bytes_.data()},
       kv_({shape.kv_type, shape.block_size, config().num_kv_heads, config().head_dim}, config().num_layers, shape.num_blocks),
       head_(pack(pool_, {weights_->head})),
       query_width_(std::int64_t{config().num_heads} * config().head_dim),
@@ -58,7 +68,7 @@ void cpu_model::forward(const forward_batch& batch) {
   const std::int64_t positions = std::int64_t{*std::max_element(batch.positions.begin(), batch.positions.end())} + 1;
   if (positions > rope_.size()) rope_.reserve(std::max(positions, std::min<std::int64_t>(2 * rope_.size(), config().max_position)));
   cpu::split_attention(batch.spans, config().num_heads, config().num_kv_heads, units_);
-  cpu::embedding(pool_, {weights_->embedding, batch.tokens.data(), rows, hidden_.data(), config().hidden_size});
+  cpu::embedding(pool_, {embedding_, batch.tokens.data(), rows, hidden_.data(), config().hidden_size});
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     attention_block(batch, i);
     mlp_block(rows, i);

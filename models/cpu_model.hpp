@@ -1,6 +1,7 @@
 // A dense decoder on the CPU: packed weights, KV cache and the order of the ops. Knows rows, not sequences, slots or sampling.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -60,6 +61,9 @@ class cpu_model {
   cpu_model_shape shape_;
   cpu::thread_pool pool_;
   rope_table rope_;
+  // Read at every step, so a copy: pages of a file come late, and end the process once the file has shrunk.
+  cpu::aligned_buffer<std::byte> embedding_bytes_;
+  weight_view embedding_;
   cpu::kv_storage kv_;
   std::vector<layer> layers_;
   cpu::linear head_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <thread>
 
 #include "core/error.hpp"
 
@@ -63,6 +62,35 @@ std::int32_t block_count(const cpu_executor_options& options, std::size_t block_
 // F16 cannot hold the range that a model in BF16 was trained with.
 dtype kv_type_for(dtype weights) { return weights == dtype::f32 || weights == dtype::bf16 ? weights : dtype::f16; }
 
+std::size_t bytes_of(const weight_view& view) {
+  const dtype_traits type = traits(view.type);
+  const std::size_t blocks = static_cast<std::size_t>(view.columns) / type.block_elems * static_cast<std::size_t>(view.rows);
+  return blocks * type.block_bytes; // no overflow: the view is in memory, or mapped
+}
+
+// Packed matrices are as large as stored ones, but for the padding. A tied head is packed beside the embedding.
+std::size_t copied_bytes(const model_weights& weights) {
+  std::size_t total = bytes_of(weights.embedding) + bytes_of(weights.head);
+  for (const layer_weights& w : weights.layers) {
+    for (const weight_view* view : {&w.query, &w.key, &w.value, &w.output, &w.gate, &w.up, &w.down}) total += bytes_of(*view);
+  }
+  return total;
+}
+
+void check_memory(const executor_plan& plan, std::size_t block_bytes, std::uint64_t available) {
+  std::size_t fixed = 0, needed = 0;
+  const bool countable =
+      !__builtin_add_overflow(plan.weight_bytes, plan.activation_bytes, &fixed) && !__builtin_add_overflow(fixed, plan.kv_bytes, &needed);
+  if (countable && needed <= available) return;
+  const bool fits_with_less = countable && fixed <= available && available - fixed >= block_bytes;
+  throw load_error("not enough memory: the weights take " + std::to_string(plan.weight_bytes) + " bytes, activations and logits " +
+                   std::to_string(plan.activation_bytes) + ", the KV cache " + std::to_string(plan.kv_bytes) + ", but " +
+                   std::to_string(available) + " are available" +
+                   (fits_with_less
+                        ? "; a KV cache of up to " + std::to_string(available - fixed) + " bytes fits (--kv-cache-memory, --num-kv-blocks)"
+                        : std::string()));
+}
+
 } // namespace
 
 std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
@@ -70,7 +98,7 @@ std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
          static_cast<std::size_t>(config.head_dim) * traits(kv_type).block_bytes;
 }
 
-executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options) {
+executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available) {
   const model_config& c = weights.config;
   check_model(c);
   require(options.threads >= 0, "threads is " + std::to_string(options.threads) + ", must be 0 or more");
@@ -88,8 +116,7 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
                options.max_num_seqs,     options.max_batched_tokens,
                model_length(c, options), std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size))};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cores),
+  plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cpu::usable_cores()),
                 options.max_batched_tokens,
                 std::min(head_rows, options.max_batched_tokens),
                 options.block_size,
@@ -101,7 +128,8 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   plan.activation_bytes =
       product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
       sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * static_cast<std::size_t>(c.vocab_size + c.hidden_size);
-  plan.weight_bytes = weights.total_bytes;
+  plan.weight_bytes = copied_bytes(weights);
+  if (available) check_memory(plan, block_bytes, *available);
   return plan;
 }
 

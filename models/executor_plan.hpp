@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "core/step.hpp"
+#include "device/cpu/host_limits.hpp"
 #include "models/cpu_executor.hpp"
 #include "models/cpu_model.hpp"
 
@@ -15,10 +17,12 @@ struct executor_plan {
   cpu_model_shape shape;
   std::size_t kv_bytes = 0;
   std::size_t activation_bytes = 0;
-  std::size_t weight_bytes = 0; // as stored
+  std::size_t weight_bytes = 0; // of the executor's own copies: packed matrices and the embedding
 };
 
-// Throws load_error, with the numbers, when options and model cannot work together.
-executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options);
+// Throws load_error, with the numbers, when options and model cannot work together, or need more than the `available` bytes (none: not
+// known). The KV cache is counted whole: its pages are first touched when sequences need them, and running out then is the process's end.
+executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options,
+                            std::optional<std::uint64_t> available = cpu::available_memory());
 
 } // namespace troupe

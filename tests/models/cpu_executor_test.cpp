@@ -286,6 +286,15 @@ TEST_F(cpu_executor_test, a_fault_in_any_step_leaves_the_plan_in_flight_and_the_
   EXPECT_TRUE(outputs[1].numeric_fault && outputs[2].numeric_fault);
 }
 
+TEST_F(cpu_executor_test, the_checkpoint_is_not_read_after_loading) {
+  std::vector<float> table;
+  const auto weights = poisoned(199, table);
+  const auto executor = make_cpu_executor(weights, test::small_options());
+  std::fill(table.begin(), table.end(), std::numeric_limits<float>::quiet_NaN()); // as a file that is overwritten in place
+  plan_writer writer(*executor);
+  EXPECT_EQ(generate(writer, 0, prompts_[1].tokens, greedy(), 3), part_of(prompts_[1].greedy, 0, 3));
+}
+
 TEST_F(cpu_executor_test, padding_rows_of_the_head_are_never_drawn_nor_listed) {
   cpu_executor_options options = test::small_options();
   options.tokenizer_vocab_size = 150;
