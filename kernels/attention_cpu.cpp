@@ -72,6 +72,8 @@ void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, 
 }
 
 // scores[r][p] = query[r] . keys[.][p] for Rows rows and 32 positions from `at` on: one chain of additions per score, over dimensions.
+// Here the compiler may fuse a multiplication and its addition. It must do so for every count of rows or for none, or a row would depend on
+// its neighbours: all counts are the same expression over whole vectors, and the tests compare a row alone and among others bit for bit.
 template <int Rows>
 TROUPE_INLINE void dot_rows(const scratch& s, std::int64_t row, std::int64_t at) {
   const float* query = s.query + row * s.head_dim;

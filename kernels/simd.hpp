@@ -33,7 +33,6 @@ TROUPE_INLINE f32x16 load(const float* from) {
 
 TROUPE_INLINE void store(float* to, const f32x16& v) { std::memcpy(to, &v, sizeof v); }
 
-TROUPE_INLINE f32x16 splat(float x) { return f32x16{} + x; }
 
 // Lanes added as a fixed tree: 8 apart, then 4, 2, 1.
 TROUPE_INLINE float sum(const f32x16& v) {

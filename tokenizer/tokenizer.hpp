@@ -39,7 +39,8 @@ class tokenizer {
     return bytes;
   }
   // Whole text, as Hugging Face's decode (skip_special leaves control tokens out; a leading blank is stripped where the decoder
-  // says so); bytes that are no UTF-8 become U+FFFD.
+  // says so). Bytes that are no UTF-8 become U+FFFD, one per maximal ill-formed part (Unicode 15, section 3.9), as in the stream;
+  // Hugging Face's ByteFallback decoder writes one per byte there.
   virtual std::string decode(std::span<const token_id> tokens, bool skip_special = true) const = 0;
 
   virtual std::int32_t vocab_size() const = 0;       // added tokens included

@@ -152,6 +152,17 @@ TEST_F(sampling_test, a_tiny_temperature_is_greedy_without_overflow) {
   }
 }
 
+TEST_F(sampling_test, a_top_p_of_nothing_or_less_takes_the_best_id) {
+  const std::vector<float> logits = normal(333);
+  const token_id best = static_cast<token_id>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  cpu::sampler sampler(333);
+  for (const float top_p : {0.0F, -1.0F, -1e30F, -std::numeric_limits<float>::infinity()}) {
+    sampling_params p;
+    p.top_p = top_p;
+    EXPECT_EQ(sampler.sample({logits.data(), &p, {}, 7, 0}), best) << top_p;
+  }
+}
+
 TEST_F(sampling_test, top_k_above_the_vocabulary_is_the_vocabulary) {
   const std::vector<float> logits = normal(50);
   sampling_params off, huge;

@@ -207,6 +207,15 @@ TEST(ChatTemplateErrors, MessagesAreShortAndValidUtf8) {
   EXPECT_THAT(message, testing::StartsWith("\xC3\xA9\xEF\xBF\xBD"));
 }
 
+// Templates look at names that the client chose; what says that one is missing is kept, so it must not grow with the name.
+TEST(ChatTemplateErrors, AMissingAttributesMessageDoesNotGrowWithTheName) {
+  value_object variables;
+  variables.set("s", "a" + repeated("é", 10'000));
+  const std::string message = failure_of("{% set x = {} %}{{ x[s].y }}", variables);
+  EXPECT_LT(message.size(), 200U);
+  EXPECT_THAT(message, HasSubstr("has no attribute 'a" + repeated("é", 31) + "..'"));
+}
+
 TEST(ChatTemplateErrors, OneFailureLeavesTheNextRequestUnharmed) {
   const chat_template source("{% if x is string %}{{ raise_exception('no') }}{% endif %}{{ x }}", "test");
   value_object bad, good;
