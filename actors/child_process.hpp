@@ -11,12 +11,13 @@
 namespace troupe::actors {
 
 // The child gets its own process group (a Ctrl-C in the terminal is the parent's to handle), no file descriptor but 0, 1 and 2, default
-// signals, and a pipe as its standard input that closes when this process ends, however it ends.
+// signals, and a pipe as its standard input: it holds one line to begin with, and closes when this process ends, however it ends.
 class child_process {
  public:
   // `on_exit` is called once, from a watching thread, with a status as of waitpid; the process stays a zombie until it is reaped
   // by the destructor, so its id cannot come to name another. Throws std::runtime_error when it cannot be started.
-  child_process(const std::vector<std::string>& command, std::function<void(int status)> on_exit);
+  // `first_line` (short, no newline) is for what must not be seen in a command line.
+  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_exit);
   ~child_process(); // kills and reaps
   child_process(const child_process&) = delete;
   child_process& operator=(const child_process&) = delete;

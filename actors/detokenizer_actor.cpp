@@ -23,8 +23,7 @@ void open(self_pointer self, open_request& request) {
   const request_id id = request.id;
   auto sink = s.shared->registry.find(id);
   if (sink == nullptr) return;
-  auto [at, added] = s.open.try_emplace(id, std::move(request), s.shared->parts.tokens, std::move(sink), s.shared->parts.metrics);
-  if (added) at->second.start();
+  s.open.try_emplace(id, std::move(request), s.shared->parts.tokens, std::move(sink), s.shared->parts.metrics);
 }
 
 // The last call of a request's sink, whichever it is, is made in one of these two.

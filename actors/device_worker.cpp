@@ -24,6 +24,13 @@ namespace {
 // A parent that has been told why the device cannot start ends this process; so long may the message take.
 constexpr std::chrono::seconds kReasonGrace{2};
 
+// The first line of standard input, without its end; the parent wrote it before this process began.
+std::string read_token() {
+  std::string token;
+  for (char c = 0; read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) token += c;
+  return token;
+}
+
 // Standard input is a pipe that the parent holds open. Its end means that the parent is gone, and nothing here is worth keeping: a
 // step may be running, so the process ends without waiting for any thread.
 void watch_parent() {
@@ -42,8 +49,9 @@ void leave_signals_to_parent() {
 
 } // namespace
 
-int run_device_worker(std::uint16_t parent_port, const std::string& token, const executor_factory& make_executor) {
+int run_device_worker(std::uint16_t parent_port, const executor_factory& make_executor) {
   leave_signals_to_parent();
+  const std::string token = read_token();
   std::thread(watch_parent).detach();
   system_config config(true);
   caf::actor_system system(config);

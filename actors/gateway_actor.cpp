@@ -37,7 +37,7 @@ void admit(self_pointer self, request_id id, encode_done& done) {
   if (!sequences) return end_request(s, id, sequences.failure());
   auto open = describe(request, std::move(done.prompts), sequences->front().stop);
   s.requests.erase(found);
-  if (s.shared->registry.enter_engine(id)) s.shared->health.work_began();
+  s.shared->registry.enter_engine(id, now_ns());
   self->send(s.detokenizer, std::move(open)); // first: no update may find the request unknown
   self->send(s.scheduler, add_sequences{std::move(*sequences)});
 }
@@ -63,7 +63,8 @@ tokenizer_actor take_worker(gateway_state& s) {
   return worker;
 }
 
-// Sends `job`; `done` gets the reply, or one that says that it is late. The worker is idle again either way.
+// Sends `job`; `done` gets the reply, or one that says that it is late. A late worker
+// still works on its job, so it is the last to get another.
 template <class Done, class Job, class F>
 void ask_worker(self_pointer self, Job job, F done) {
   auto worker = take_worker(self->state);
@@ -75,7 +76,7 @@ void ask_worker(self_pointer self, Job job, F done) {
             work(self);
           },
           [self, worker, done](caf::error&) {
-            self->state.idle.push_back(worker);
+            self->state.idle.insert(self->state.idle.begin(), worker);
             Done late{{}, {tokenizer_is_late}};
             done(late);
             work(self);

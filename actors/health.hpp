@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/service.hpp"
@@ -23,16 +24,15 @@ class health_board {
 
   void device_up(bool up);              // the supervisor: false while a device is being replaced
   void step_completed();                // the scheduler: its heartbeat
-  void work_began();                    // the gateway: the engine had been empty
   void fail(const std::string& reason); // escalation; the first reason stays
   void stop();
   void drain();
 
   bool accepts() const;  // not draining, failed or stopped
   error refusal() const; // why not
-  bool failed() const { return failed_; }
   std::uint64_t steps() const { return steps_; }
-  service_status status(bool work_pending, std::uint64_t now) const;
+  // `busy_since`: when the engine last went from empty to not empty; none while it is empty.
+  service_status status(std::optional<std::uint64_t> busy_since, std::uint64_t now) const;
 
  private:
   std::string reason() const;

@@ -144,7 +144,6 @@ struct device_start_failed {
 struct device_suspect {
   device_number device = 0;
   std::string reason;
-  std::uint64_t completed_steps = 0; // by this device
 };
 
 // The child process of a device has ended (it is not reaped yet).
@@ -158,6 +157,7 @@ enum class device_wait : std::uint8_t {
   start, // of a device that was started
   exit,  // of a child that hung up: was it killed, or is it frozen?
   end,   // of a device that was told to go
+  retry, // a start failed: before the next
 };
 
 struct device_timeout {
@@ -264,7 +264,7 @@ typename Inspector::result_type inspect(Inspector& f, device_start_failed& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, device_suspect& x) {
-  return f(caf::meta::type_name("device_suspect"), x.device, x.reason, x.completed_steps);
+  return f(caf::meta::type_name("device_suspect"), x.device, x.reason);
 }
 
 template <class Inspector>

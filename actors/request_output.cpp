@@ -76,7 +76,9 @@ request_output::request_output(open_request open, std::shared_ptr<const tokenize
   open_choices_ = choices_.size();
 }
 
+// At the first update, not before: until then the scheduler may still refuse the request, and its sink must have seen nothing.
 void request_output::start() {
+  if (std::exchange(started_, true)) return;
   for (std::size_t p = 0; p < prompts_.size(); ++p) {
     const bool waits = open_.prompt_scores && prompts_[p].info.token_count > 1;
     if (open_.prompt_scores) prompts_[p].scores.emplace_back(); // nothing predicts the first token
@@ -120,13 +122,15 @@ void request_output::measure(const sequence_update& update, choice_output& c, pr
     first_token_ns_ = now_ns;
     metrics_->first_token(span(open_.arrival_ns, now_ns));
   }
+  keep_earliest(c.first_token_ns, now_ns);
   if (c.last_token_ns != 0) metrics_->token_gap(span(c.last_token_ns, now_ns));
-  c.last_token_ns = last_token_ns_ = now_ns;
+  c.last_token_ns = now_ns;
 }
 
 bool request_output::absorb(sequence_update& update, std::uint64_t now_ns) {
   const auto index = static_cast<std::size_t>(update.id.index);
   if (index >= choices_.size() || choices_[index].ended()) return false; // a row computed for a choice that has just stopped
+  start();
   choice_output& c = choices_[index];
   const std::size_t prompt_index = index / static_cast<std::size_t>(open_.n);
   prompt_state& p = prompts_[prompt_index];
@@ -148,6 +152,8 @@ bool request_output::absorb(sequence_update& update, std::uint64_t now_ns) {
 }
 
 std::optional<error> request_output::failure(const sequence_update& update) const {
+  const auto index = static_cast<std::size_t>(update.id.index);
+  if (index >= choices_.size() || choices_[index].ended()) return std::nullopt; // a row computed for a choice that has just stopped
   if (update.failure) return update.failure;
   if (update.finish == finish_reason::failed || update.finish == finish_reason::cancelled) {
     return error{error_kind::internal, "the engine ended this request", "", std::nullopt};
@@ -177,11 +183,11 @@ telemetry::request_times request_output::times(std::uint64_t now_ns) const {
   telemetry::request_times t;
   t.queue_ns = span(open_.arrival_ns, scheduled_ns_);
   t.prefill_ns = span(scheduled_ns_, first_token_ns_);
-  t.decode_ns = span(first_token_ns_, last_token_ns_);
   t.total_ns = span(open_.arrival_ns, now_ns);
-  for (const choice_output& c : choices_) { // choices run side by side: the longest sets the pace
-    t.output_tokens = std::max(t.output_tokens, static_cast<std::uint64_t>(c.token_count()));
-  }
+  const auto shorter = [](const choice_output& a, const choice_output& b) { return a.token_count() < b.token_count(); };
+  const auto longest = std::max_element(choices_.begin(), choices_.end(), shorter); // one choice's pace: others may have waited
+  t.decode_ns = span(longest->first_token_ns, longest->last_token_ns);
+  t.output_tokens = static_cast<std::uint64_t>(longest->token_count());
   return t;
 }
 

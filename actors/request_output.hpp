@@ -23,7 +23,8 @@ class choice_output {
   bool ended() const { return ended_; }
   std::int32_t token_count() const { return count_; } // generated, a stop token included
 
-  std::uint64_t last_token_ns = 0; // 0: none yet
+  std::uint64_t first_token_ns = 0; // 0: none yet
+  std::uint64_t last_token_ns = 0;
 
  private:
   void absorb_token(token_id token, output_chunk& chunk);
@@ -43,8 +44,6 @@ class request_output {
   request_output(open_request open, std::shared_ptr<const tokenizer> tokens, std::shared_ptr<token_sink> sink,
                  std::shared_ptr<telemetry::metrics> metrics);
 
-  // Prompt reports that wait for no scores.
-  void start();
   // True when a stop string ended the choice, so that the scheduler must be told.
   bool absorb(sequence_update& update, std::uint64_t now_ns);
 
@@ -57,6 +56,8 @@ class request_output {
   telemetry::outcome outcome() const;
 
  private:
+  // Prompt reports that wait for no scores.
+  void start();
   // A prompt whose report is not out holds its choices' chunks back.
   struct prompt_state {
     prompt_info info;
@@ -81,7 +82,7 @@ class request_output {
   std::size_t open_choices_ = 0;
   std::uint64_t scheduled_ns_ = 0; // the earliest of all choices; 0: none
   std::uint64_t first_token_ns_ = 0;
-  std::uint64_t last_token_ns_ = 0;
+  bool started_ = false;
   bool any_length_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "actors/request_registry.hpp"
 
+#include <string>
 #include <utility>
 
 namespace troupe::actors {
@@ -11,6 +12,10 @@ void request_registry::pending_call::fail(const error& reason) const {
 
 std::optional<error> request_registry::refusal(std::int64_t choices, std::size_t prompt_bytes) const {
   if (closed_) return error{error_kind::unavailable, "the server is stopping", "", std::nullopt};
+  if (choices > bounds_.choices) { // waiting would not help
+    return invalid_request(
+        "n", "n times the prompts is " + std::to_string(choices) + "; the whole queue holds " + std::to_string(bounds_.choices));
+  }
   if (choices > bounds_.choices - queued_choices_ || prompt_bytes > bounds_.prompt_bytes - queued_bytes_) {
     return error{error_kind::overloaded, "the queue is full", "", 1};
   }
@@ -34,13 +39,13 @@ void request_registry::leave_queue(const entry& e) {
   queued_bytes_ -= e.prompt_bytes;
 }
 
-bool request_registry::enter_engine(request_id id) {
+void request_registry::enter_engine(request_id id, std::uint64_t now_ns) {
   const std::lock_guard lock(mutex_);
   auto found = requests_.find(id);
-  if (found == requests_.end() || found->second.in_engine) return false;
+  if (found == requests_.end() || found->second.in_engine) return;
   leave_queue(found->second);
   found->second.in_engine = true;
-  return ++in_engine_ == 1;
+  if (++in_engine_ == 1) busy_since_ns_ = now_ns;
 }
 
 std::shared_ptr<token_sink> request_registry::find(request_id id) const {
@@ -105,6 +110,11 @@ void request_registry::close() {
 std::size_t request_registry::active_requests() const {
   const std::lock_guard lock(mutex_);
   return requests_.size();
+}
+
+std::optional<std::uint64_t> request_registry::busy_since() const {
+  const std::lock_guard lock(mutex_);
+  return in_engine_ == 0 ? std::nullopt : std::optional(busy_since_ns_);
 }
 
 std::size_t request_registry::in_engine() const {

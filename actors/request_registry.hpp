@@ -40,8 +40,8 @@ class request_registry {
 
   // The refusal when the request cannot be taken: registry closed, id in use, or too much waiting.
   std::optional<error> add(request_id id, std::shared_ptr<token_sink> sink, std::int64_t choices, std::size_t prompt_bytes);
-  // The request left the tokenizer for the scheduler. Returns true when it is the only one there.
-  bool enter_engine(request_id id);
+  // The request left the tokenizer for the scheduler.
+  void enter_engine(request_id id, std::uint64_t now_ns);
   std::shared_ptr<token_sink> find(request_id id) const; // null: ended
   std::shared_ptr<token_sink> take(request_id id);       // null: ended before
   // The ids of requests on this side of the tokenizer.
@@ -55,6 +55,8 @@ class request_registry {
   void close();
   std::size_t active_requests() const;
   std::size_t in_engine() const;
+  // When the engine last went from empty to not empty; none while it is empty.
+  std::optional<std::uint64_t> busy_since() const;
 
  private:
   struct entry {
@@ -75,6 +77,7 @@ class request_registry {
   std::int64_t queued_choices_ = 0;
   std::size_t queued_bytes_ = 0;
   std::size_t in_engine_ = 0;
+  std::uint64_t busy_since_ns_ = 0;
   bool closed_ = false;
 };
 

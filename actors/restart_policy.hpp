@@ -12,10 +12,10 @@ class restart_policy {
   restart_policy(std::int32_t max_restarts, std::chrono::nanoseconds period)
       : max_restarts_(max_restarts), period_ns_(static_cast<std::uint64_t>(period.count())) {}
 
-  // A device was lost at `now_ns`, after it completed `steps`. May it be replaced? Devices that never complete a step count
-  // whatever their distance in time: a hang that takes longer than the period to notice must not go on for ever.
-  bool allow(std::uint64_t now_ns, std::uint64_t steps) {
-    barren_ = steps == 0 ? barren_ + 1 : 0;
+  // A device was lost at `now_ns`. May it be replaced? Barren ones, which had work and completed no step of it, count whatever their
+  // distance in time: a hang that takes longer than the period to notice must not go on for ever.
+  bool allow(std::uint64_t now_ns, bool barren) {
+    barren_ = barren ? barren_ + 1 : 0;
     while (!restarts_.empty() && now_ns - restarts_.front() > period_ns_) restarts_.pop_front();
     if (static_cast<std::int32_t>(restarts_.size()) >= max_restarts_ || barren_ > max_restarts_) return false;
     restarts_.push_back(now_ns);

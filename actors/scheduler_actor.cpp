@@ -90,7 +90,7 @@ void give_device_up(self_pointer self, std::string reason) {
   auto& s = self->state;
   if (!s.device) return;
   forget_device(self, loss_cause::fault);
-  self->send(s.supervisor, device_suspect{s.number, std::move(reason), s.completed});
+  self->send(s.supervisor, device_suspect{s.number, std::move(reason)});
 }
 
 void absorb(self_pointer self, const step_result& result) {
@@ -107,7 +107,6 @@ void absorb(self_pointer self, const step_result& result) {
     if (update.finish == finish_reason::failed) s.shared->parts.metrics->numeric_fault();
   }
   s.last_news_ns = now;
-  ++s.completed;
   s.shared->health.step_completed();
   send_updates(self, std::move(updates), now);
   pump(self);
@@ -124,7 +123,6 @@ void attach(self_pointer self, device_number number, const executor_info& info, 
   if (!s.core) s.core.emplace(scheduler_config{info, s.shared->options.max_queue, std::max(1, s.shared->options.plans_in_flight)});
   s.device = std::move(device);
   s.number = number;
-  s.completed = 0;
   pump(self);
 }
 

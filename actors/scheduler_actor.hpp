@@ -29,7 +29,6 @@ struct scheduler_actor_state {
   std::optional<scheduler> core;  // from the first device on
   device_actor device;            // null: none at the moment
   device_number number = 0;       // of the last device
-  std::uint64_t completed = 0;    // steps of that device
   std::deque<sent_plan> sent;     // without a result yet, oldest first
   std::uint64_t last_news_ns = 0; // last result, or the plan that ended an idle time
   std::uint64_t preemptions = 0;  // as last reported

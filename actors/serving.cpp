@@ -46,7 +46,7 @@ class caf_serving final : public serving {
   void cancel(request_id id) override { caf::anon_send(core_.gateway, cancel_request{id}); }
   void tokenize(tokenize_request request, std::function<void(result<tokenize_reply>)> reply) override;
   void detokenize(std::vector<token_id> tokens, std::function<void(result<std::string>)> reply) override;
-  service_status status() const override { return shared_->health.status(shared_->registry.in_engine() > 0, now_ns()); }
+  service_status status() const override { return shared_->health.status(shared_->registry.busy_since(), now_ns()); }
   const served_model& model() const override { return shared_->model; }
 
   void drain() override;

@@ -25,11 +25,11 @@ struct serving_options {
   std::int32_t max_queue = 1024; // choices waiting; beyond it: 429
   std::int32_t tokenizer_workers = 2;
   std::int32_t plans_in_flight = 2;
-  // Non-empty: the device runs in a child process started with this command line plus "--parent-port N --token T".
+  // Non-empty: the device runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost
   std::chrono::milliseconds start_deadline{300'000}; // of a device's start
-  std::int32_t max_restarts = 5;                     // within restart_period; beyond it the serving side is not live
+  std::int32_t max_restarts = 10;                    // within restart_period; beyond it the serving side is not live
   std::chrono::seconds restart_period{60};
 };
 
@@ -56,6 +56,8 @@ class serving : public request_handler {
 };
 
 // The child's side of worker_command: serves one device actor until the parent goes away. Returns the exit code.
-int run_device_worker(std::uint16_t parent_port, const std::string& token, const executor_factory& make_executor);
+// Standard input must be the parent's pipe: its first line proves to the parent that this is the child it started, its end means that
+// the parent is gone.
+int run_device_worker(std::uint16_t parent_port, const executor_factory& make_executor);
 
 } // namespace troupe::actors

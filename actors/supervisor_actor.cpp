@@ -26,6 +26,11 @@ constexpr std::chrono::milliseconds kEndGrace{2000};   // for a device in this p
 
 void start_device(self_pointer self);
 
+// 0.1 s, doubling to 5 s: what made a start fail (memory not yet given back, say) needs time to go away.
+std::chrono::milliseconds retry_delay(int failures) {
+  return std::min(std::chrono::milliseconds(100) * (1 << std::min(failures, 6)), std::chrono::milliseconds(5000));
+}
+
 // 128 random bits: proof that a connection comes from the child we started.
 std::string random_token() {
   std::random_device source;
@@ -96,8 +101,11 @@ void fail_start(self_pointer self, const device_start_failed& failed) {
 
 void replace_device(self_pointer self) {
   auto& s = self->state;
-  const std::uint64_t steps = s.shared->health.steps() - s.completed;
-  if (!s.policy->allow(now_ns(), steps)) {
+  // Barren: it had work and completed no step of it, or it never came up. An idle device may be killed as often as one likes.
+  const std::uint64_t steps = s.shared->health.steps();
+  const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.in_engine() > 0);
+  s.completed = steps;
+  if (!s.policy->allow(now_ns(), barren)) {
     return escalate(self, "the device was lost too often, at last because: " + s.loss);
   }
   s.shared->parts.metrics->device_restarted();
@@ -133,7 +141,8 @@ void start_has_failed(self_pointer self, const device_start_failed& failed) {
     return fail_start(self, failed);
   }
   s.loss = failed.reason;
-  replace_device(self);
+  s.now = phase::retiring; // nothing is left to wait for but time
+  set_timer(self, device_wait::retry, retry_delay(s.failed_starts++));
 }
 
 // -- starting ---------------------------------------------------------------------------------------------------------------------
@@ -151,8 +160,8 @@ void start_child(self_pointer self) {
   auto port = self->system().middleman().publish(s.registrar, 0, "127.0.0.1");
   if (!port) throw std::runtime_error("device process: no port on the loopback interface: " + self->system().render(port.error()));
   auto command = s.shared->options.worker_command;
-  command.insert(command.end(), {"--parent-port", std::to_string(*port), "--token", s.token});
-  s.child = std::make_unique<child_process>(command, [boss = supervisor_actor(self), number = s.number](int status) {
+  command.insert(command.end(), {"--parent-port", std::to_string(*port)});
+  s.child = std::make_unique<child_process>(command, s.token, [boss = supervisor_actor(self), number = s.number](int status) {
     caf::anon_send(boss, child_exited{number, status});
   });
   s.shared->device_pid = s.child->pid();
@@ -163,6 +172,7 @@ void start_device(self_pointer self) {
   s.now = phase::starting;
   s.device = nullptr;
   ++s.number;
+  s.was_up = false;
   s.token = random_token();
   try {
     s.network() ? start_child(self) : start_here(self);
@@ -198,7 +208,8 @@ void device_is_ready(self_pointer self, const device_ready& ready) {
   s.device = device;
   s.info = ready.info;
   s.now = phase::up;
-  s.completed = s.shared->health.steps();
+  s.was_up = true;
+  s.failed_starts = 0;
   if (s.network()) self->monitor(device);
   s.shared->health.device_up(true);
   s.shared->parts.metrics->set_ready(s.shared->health.accepts());
@@ -220,8 +231,8 @@ void child_has_exited(self_pointer self, const child_exited& exited) {
   if (exited.device != s.number || s.child == nullptr) return;
   end_child(self);
   const std::string how = "the device process ended with " + describe_status(exited.status);
-  // SIGKILL and SIGTERM come from outside; anything else may be a request's doing.
-  const bool outside = exited.status == SIGKILL || exited.status == SIGTERM;
+  // SIGKILL and SIGTERM come from outside, and a child that lost contact leaves with 0; anything else may be a request's doing.
+  const bool outside = exited.status == 0 || exited.status == SIGKILL || exited.status == SIGTERM;
   if (s.now == phase::starting) return start_has_failed(self, {s.token, how + " before it was ready", false});
   if (s.now == phase::up || s.now == phase::doubtful) {
     detach(self, how, outside ? loss_cause::killed : loss_cause::fault);
@@ -250,7 +261,7 @@ void wait_is_over(self_pointer self, const device_timeout& over) {
   } else if (over.wait == device_wait::exit && s.now == phase::doubtful) {
     detach(self, "the device process does not answer", loss_cause::killed); // frozen or cut off: no request does that
     retire(self);
-  } else if (over.wait == device_wait::end && s.now == phase::retiring) {
+  } else if ((over.wait == device_wait::end || over.wait == device_wait::retry) && s.now == phase::retiring) {
     replace_device(self);
   }
 }

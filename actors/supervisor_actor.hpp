@@ -40,7 +40,9 @@ struct supervisor_state {
   std::string token;                 // of the device that is being started
   device_actor device;               // null before it is ready
   std::optional<executor_info> info; // of the first device; the others must be the same
-  std::uint64_t completed = 0;       // steps of all devices, when the current one came up
+  std::uint64_t completed = 0;       // steps of all devices, when the last one was lost
+  bool was_up = false;               // the current device was ready once
+  int failed_starts = 0;             // in a row
   std::unique_ptr<child_process> child;
   registrar_actor registrar; // a child watches it; published while the child is expected
   std::optional<restart_policy> policy;

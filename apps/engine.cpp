@@ -25,7 +25,7 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   e.threads = o.threads;
   e.block_size = o.block_size;
   e.max_num_seqs = o.max_num_seqs;
-  e.max_batched_tokens = std::max(o.max_num_batched_tokens, o.max_num_seqs);
+  e.max_batched_tokens = o.max_num_batched_tokens;
   e.max_model_len = o.max_model_len;
   e.num_blocks = o.num_kv_blocks;
   e.kv_bytes = parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
@@ -34,7 +34,23 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   return e;
 }
 
-std::string self_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+// What can be said before anything is loaded.
+void check(const engine_options& o) {
+  parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
+  if (o.max_num_batched_tokens < o.max_num_seqs) { // each running sequence takes a token of every step
+    throw std::invalid_argument("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) +
+                                ") must be at least --max-num-seqs (" + std::to_string(o.max_num_seqs) + ")");
+  }
+}
+
+// A context that the KV pool cuts short is worth a word: the flag helps, and clients will see the smaller limit.
+void warn_of_small_pool(const engine_options& o, const checkpoint& source, const served_model& served) {
+  const std::int32_t wanted = o.max_model_len.value_or(source.config().max_position);
+  if (served.max_model_len < wanted) {
+    spdlog::warn("the KV cache holds {} tokens, so the context is {} instead of {}; --kv-cache-memory gives it more", served.max_model_len,
+                 served.max_model_len, wanted);
+  }
+}
 
 } // namespace
 
@@ -59,7 +75,8 @@ text_side load_text_side(const checkpoint& source) {
   return side;
 }
 
-actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source, std::int32_t tokenizer_vocab) {
+actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
+                                               std::int32_t tokenizer_vocab) {
   struct shared_weights {
     std::mutex guard;
     std::shared_ptr<const model_weights> weights;
@@ -77,11 +94,14 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
 
 std::vector<std::string> served_names(const engine_options& options) {
   if (!options.served_names.empty()) return options.served_names;
-  std::filesystem::path path = std::filesystem::weakly_canonical(options.model);
+  // Not through symbolic links: in a download cache they lead to files named by their hash.
+  std::filesystem::path path = std::filesystem::absolute(options.model).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
   return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
 }
 
 std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics) {
+  check(options);
   auto source = open_source(options);
   text_side text = load_text_side(*source);
   if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());
@@ -93,8 +113,9 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   serving.max_queue = options.max_queue;
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
+  serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
   if (options.isolate_devices) {
-    serving.worker_command = {self_path(), "worker"};
+    serving.worker_command = {"/proc/self/exe", "worker"}; // this very program, also after its file was replaced
     const auto args = to_arguments(options);
     serving.worker_command.insert(serving.worker_command.end(), args.begin(), args.end());
   }
@@ -106,7 +127,9 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   parts.bos_token = std::move(text.bos_token);
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
-  return actors::serving::start(std::move(serving), std::move(parts));
+  auto engine = actors::serving::start(std::move(serving), std::move(parts));
+  warn_of_small_pool(options, *source, engine->model());
+  return engine;
 }
 
 } // namespace troupe::apps

@@ -29,7 +29,8 @@ std::shared_ptr<const checkpoint> open_source(const engine_options& options);
 text_side load_text_side(const checkpoint& source);
 
 // Weights are loaded at the first call and shared by later ones. Throws load_error when called, not before.
-actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source, std::int32_t tokenizer_vocab);
+actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
+                                               std::int32_t tokenizer_vocab);
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);

@@ -13,12 +13,13 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("model", o.model, "Hugging Face folder or .gguf file")->required()->check(CLI::ExistingPath);
   command.add_option("--load-format", o.load_format, "auto, or dummy for random weights of the model's shapes")
       ->check(CLI::IsMember({"auto", "dummy"}));
-  command.add_option("--dummy-dtype", o.dummy_type, "stored type of dummy weights")->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+  command.add_option("--dummy-dtype", o.dummy_type, "stored type of dummy weights")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
   command.add_option("--served-model-name", o.served_names, "names accepted in \"model\" (default: the file's or folder's name)");
   command.add_option("--max-model-len", o.max_model_len, "context limit in tokens (default: the model's)")->check(CLI::PositiveNumber);
   command.add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once")->check(CLI::Range(1, 65536))->capture_default_str();
   command.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, 32768))
       ->capture_default_str();
   command.add_option("--block-size", o.block_size, "tokens per KV block")->check(CLI::Range(1, 4096))->capture_default_str();
   command.add_option("--kv-cache-memory", o.kv_cache_memory, "memory of the KV cache, as in 512MiB or 4GiB")->capture_default_str();
@@ -32,6 +33,9 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command.add_option("--step-deadline", o.step_deadline_s, "seconds after which a step without a result counts as a lost device")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--start-deadline", o.start_deadline_s, "seconds that a device may take to load the model")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }

@@ -16,23 +16,24 @@ class App;
 namespace troupe::apps {
 
 struct engine_options {
-  std::filesystem::path model;                 // a Hugging Face folder or a .gguf file
-  std::string load_format = "auto";            // auto | dummy
-  std::string dummy_type = "bf16";             // stored type of dummy weights
-  std::vector<std::string> served_names;       // empty: the folder's or file's name
-  std::optional<std::int32_t> max_model_len;   // none: the model's own
+  std::filesystem::path model;               // a Hugging Face folder or a .gguf file
+  std::string load_format = "auto";          // auto | dummy
+  std::string dummy_type = "bf16";           // stored type of dummy weights
+  std::vector<std::string> served_names;     // empty: the folder's or file's name
+  std::optional<std::int32_t> max_model_len; // none: the model's own
   std::int32_t max_num_seqs = 64;
   std::int32_t max_num_batched_tokens = 512;
   std::int32_t block_size = 16;
-  std::string kv_cache_memory = "1GiB";        // bytes, with an optional KiB, MiB or GiB
-  std::optional<std::int32_t> num_kv_blocks;   // instead of kv_cache_memory
-  std::string kv_cache_dtype = "auto";         // auto | f32 | f16 | bf16
-  std::int32_t threads = 0;                    // 0: one per core
-  std::int32_t tensor_parallel_size = 1;       // more than one needs GPUs
+  std::string kv_cache_memory = "1GiB";      // bytes, with an optional KiB, MiB or GiB
+  std::optional<std::int32_t> num_kv_blocks; // instead of kv_cache_memory
+  std::string kv_cache_dtype = "auto";       // auto | f32 | f16 | bf16
+  std::int32_t threads = 0;                  // 0: one per core
+  std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
   std::int32_t max_queue = 1024;
-  std::int32_t max_device_restarts = 10;       // within 60 s
+  std::int32_t max_device_restarts = 10; // within 60 s
   std::int32_t step_deadline_s = 120;
+  std::int32_t start_deadline_s = 300;
 };
 
 // Adds the flags to `command`.

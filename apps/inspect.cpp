@@ -26,7 +26,8 @@ int inspect(options& o) {
   if (o.kv_type == "f32") o.shown.kv_type = dtype::f32;
   if (o.kv_type == "bf16") o.shown.kv_type = dtype::bf16;
   const auto source = open_checkpoint(o.model);
-  const std::string text = o.as_json ? json::dump(describe_checkpoint_json(*source, o.shown)) + "\n" : describe_checkpoint(*source, o.shown);
+  const std::string text =
+      o.as_json ? json::dump(describe_checkpoint_json(*source, o.shown)) + "\n" : describe_checkpoint(*source, o.shown);
   std::fputs(text.c_str(), stdout);
   return 0;
 }
@@ -39,7 +40,9 @@ void add_inspect(CLI::App& app, int& exit_code) {
   command->add_option("model", o->model, "Hugging Face folder or .gguf file")->required()->check(CLI::ExistingPath);
   command->add_option("--max-model-len", o->shown.context, "context to plan for (default: the model's)")->check(CLI::PositiveNumber);
   command->add_option("--max-num-seqs", o->shown.sequences, "sequences to plan for")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--kv-cache-dtype", o->kv_type, "f32, f16 or bf16")->check(CLI::IsMember({"f32", "f16", "bf16"}))->capture_default_str();
+  command->add_option("--kv-cache-dtype", o->kv_type, "f32, f16 or bf16")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->capture_default_str();
   command->add_flag("--tensors", o->shown.list_tensors, "list every stored tensor");
   command->add_flag("--json", o->as_json, "print JSON");
   command->callback([o, &exit_code] { exit_code = inspect(*o); });

@@ -1,7 +1,8 @@
 // The `troupe` program: wiring only.
-#include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -33,7 +34,16 @@ int run_program(int argc, char** argv) {
 
 } // namespace
 
+// Each connection is a file; the usual soft limit of 1024 would be met before any limit of ours.
+void allow_all_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char** argv) {
+  allow_all_files();
   spdlog::set_default_logger(spdlog::stderr_color_mt("troupe")); // stdout is for answers
   spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   try {

@@ -1,11 +1,15 @@
 // troupe run: one prompt through the whole serving side, streamed to the terminal.
-#include <CLI/CLI.hpp>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <future>
 #include <mutex>
+#include <stdexcept>
 
 #include "apps/commands.hpp"
 #include "apps/engine.hpp"
@@ -75,12 +79,22 @@ prompt make_prompt(const run_options& o, bool has_template) {
   return chat;
 }
 
+// What is left of the context beside the prompt, at most what was asked for.
+std::int32_t token_limit(const run_options& o, request_handler& engine, const prompt& input) {
+  std::promise<std::int64_t> counted;
+  engine.tokenize({input, true},
+                  [&](result<tokenize_reply> reply) { counted.set_value(reply ? static_cast<std::int64_t>(reply->tokens.size()) : 0); });
+  const std::int64_t left = engine.model().max_model_len - counted.get_future().get();
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(left, 1, o.max_tokens)); // none left: the engine says so
+}
+
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 int run(const run_options& o) {
+  if (o.raw && !o.system.empty()) throw std::invalid_argument("--system: there is no system message with --raw");
   auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
   auto engine = start_engine(o.engine, metrics);
   generation_request request;
@@ -88,7 +102,7 @@ int run(const run_options& o) {
   request.arrival_ns = now_ns();
   request.model = engine->model().names.front();
   request.prompts = {make_prompt(o, engine->model().has_chat_template)};
-  request.max_tokens = std::min(o.max_tokens, engine->model().max_model_len);
+  request.max_tokens = token_limit(o, *engine, request.prompts.front());
   request.sampling.temperature = o.temperature;
   request.seed = o.seed;
   auto sink = std::make_shared<terminal_sink>();

@@ -2,8 +2,9 @@
 #include <csignal>
 #include <ctime>
 
-#include <CLI/CLI.hpp>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdlib>
@@ -51,13 +52,16 @@ void read_api_keys(serve_options& o) {
   if (o.api_key_file.empty()) return;
   std::ifstream file(o.api_key_file);
   if (!file) throw std::runtime_error("--api-key-file: cannot read " + o.api_key_file);
+  const std::size_t before = o.http.api_keys.size();
   for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty()) o.http.api_keys.push_back(line);
   }
+  if (o.http.api_keys.size() == before) throw std::runtime_error("--api-key-file: no key in " + o.api_key_file); // never open by mistake
 }
 
-// Lets running requests end, up to the limit; a second signal cuts it short.
-void drain(const serve_options& o, const shutdown_signals& signals, http::server& server, actors::serving& engine) {
+// Lets running requests end, up to the limit; a second signal cuts it short. Returns the exit code.
+int drain(const serve_options& o, const shutdown_signals& signals, http::server& server, actors::serving& engine) {
   spdlog::info("draining: {} request(s) running, up to {} s", server.active_requests(), o.drain_timeout_s);
   server.drain();
   engine.drain();
@@ -65,9 +69,11 @@ void drain(const serve_options& o, const shutdown_signals& signals, http::server
   while (server.active_requests() > 0 && std::chrono::steady_clock::now() < limit) {
     if (signals.wait(std::chrono::milliseconds(50))) {
       spdlog::warn("second signal: ending now");
-      return;
+      return 0;
     }
+    if (!engine.status().live) return 1;
   }
+  return 0;
 }
 
 // Waits for a signal or for the serving side to give up. Returns the exit code.
@@ -78,12 +84,22 @@ int supervise(const serve_options& o, const shutdown_signals& signals, http::ser
       return 1;
     }
   }
-  drain(o, signals, server, engine);
-  return 0;
+  return drain(o, signals, server, engine);
+}
+
+// Connections leave files for the device process, the model and the log.
+void keep_files_free(http::server_limits& limits) {
+  constexpr rlim_t kReserve = 128;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= limits.connections + kReserve) return;
+  const std::size_t possible = files.rlim_cur > 2 * kReserve ? files.rlim_cur - kReserve : kReserve;
+  spdlog::warn("the limit of open files ({}) leaves room for {} connections, not {}", files.rlim_cur, possible, limits.connections);
+  limits.connections = possible;
 }
 
 int serve(serve_options& o) {
   const shutdown_signals signals;
+  keep_files_free(o.http.limits);
   read_api_keys(o);
   o.http.version = TROUPE_VERSION;
   auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
@@ -106,11 +122,9 @@ int serve(serve_options& o) {
   }
   engine = starting.get();
   handler.set(*engine);
-  metrics->set_ready(true);
   spdlog::info("ready: {} (context {})", engine->model().names.front(), engine->model().max_model_len);
 
   const int code = supervise(o, signals, server, *engine);
-  metrics->set_ready(false);
   server.stop();
   engine->stop();
   return code;

@@ -1,6 +1,4 @@
 // troupe worker: one device actor in a process of its own. Started by the serving process, not by hand.
-#include <csignal>
-
 #include <CLI/CLI.hpp>
 
 #include "actors/serving.hpp"
@@ -14,18 +12,12 @@ namespace {
 struct worker_options {
   engine_options engine;
   std::uint16_t parent_port = 0;
-  std::string token;
 };
 
 int work(const worker_options& o) {
-  std::signal(SIGINT, SIG_IGN); // Ctrl-C reaches the whole terminal group; the parent decides when this process ends
-  std::signal(SIGPIPE, SIG_IGN);
-  sigset_t none;
-  sigemptyset(&none);
-  pthread_sigmask(SIG_SETMASK, &none, nullptr); // the parent's mask came along
   auto source = open_source(o.engine);
   const text_side text = load_text_side(*source);
-  return actors::run_device_worker(o.parent_port, o.token, make_executor_factory(o.engine, source, text.tokens->vocab_size()));
+  return actors::run_device_worker(o.parent_port, make_executor_factory(o.engine, source, text.tokens->vocab_size()));
 }
 
 } // namespace
@@ -36,7 +28,6 @@ void add_worker(CLI::App& app, int& exit_code) {
   command->group(""); // not shown in the help
   add_engine_flags(*command, options->engine);
   command->add_option("--parent-port", options->parent_port, "port of the serving process")->required();
-  command->add_option("--token", options->token, "secret of the serving process")->required();
   command->callback([options, &exit_code] { exit_code = work(*options); });
 }
 

@@ -1,6 +1,6 @@
-# Finds CAF 0.17 (core, io, openssl) where the distribution puts it. Targets: CAF::core, CAF::io, CAF::openssl.
+# Finds CAF 0.17 where the distribution puts it. Targets: CAF::core, CAF::io.
 find_path(CAF_INCLUDE_DIR caf/config.hpp)
-foreach(part core io openssl)
+foreach(part core io)
   find_library(CAF_${part}_LIBRARY caf_${part})
 endforeach()
 if(CAF_INCLUDE_DIR)
@@ -15,7 +15,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CAF REQUIRED_VARS CAF_core_LIBRARY CAF_io_LIBRARY CAF_INCLUDE_DIR VERSION_VAR CAF_VERSION)
 if(CAF_FOUND AND NOT TARGET CAF::core)
   find_package(Threads REQUIRED)
-  foreach(part core io openssl)
+  foreach(part core io)
     if(CAF_${part}_LIBRARY)
       add_library(CAF::${part} UNKNOWN IMPORTED)
       set_target_properties(CAF::${part} PROPERTIES IMPORTED_LOCATION "${CAF_${part}_LIBRARY}"

@@ -9,6 +9,9 @@ namespace {
 
 using nlohmann_json = nlohmann::json;
 
+// An empty array or object takes about 200 bytes where a number takes 40, so it counts as this many values.
+constexpr std::size_t kContainerCost = 8;
+
 // Builds a `value` from parser events and enforces the limits as they arrive.
 class tree_builder : public nlohmann::json_sax<nlohmann_json> {
  public:
@@ -59,6 +62,7 @@ class tree_builder : public nlohmann::json_sax<nlohmann_json> {
   }
   bool open(value container) {
     if (open_.size() >= bounds_.max_depth) return fail("nested deeper than " + std::to_string(bounds_.max_depth));
+    values_ += kContainerCost - 1;
     open_.push_back(std::move(container));
     keys_.emplace_back();
     return true;

@@ -12,7 +12,7 @@ namespace troupe::json {
 
 struct limits {
   std::size_t max_depth = 64;
-  std::size_t max_values = 10'000'000; // array items and object members in all
+  std::size_t max_values = 10'000'000; // array items and object members in all; an array or object counts as eight, for its memory
 };
 
 // Whole text, one value. Refuses invalid UTF-8, lone surrogates, NaN and Infinity, trailing text, and what is over a

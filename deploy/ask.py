@@ -6,6 +6,7 @@ usage: ask.py BASE_URL PROMPT [--max-tokens N]
 import argparse
 import json
 import sys
+import urllib.error
 import urllib.request
 
 
@@ -47,4 +48,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except urllib.error.HTTPError as failure:
+        sys.exit(f"the server answered {failure.code}: {failure.read().decode(errors='replace')}")
+    except (urllib.error.URLError, OSError) as failure:
+        sys.exit(f"the server cannot be reached: {failure}")

@@ -16,7 +16,8 @@ namespace troupe {
 namespace {
 
 constexpr std::int32_t kFaultsToQuarantine = 2;
-constexpr std::int32_t kLossesToQuarantine = 5;
+constexpr std::int32_t kLossesToQuarantine = 8;
+constexpr std::size_t kParameterBytes = 64U << 10; // sampling parameters that one plan opens: plans stay small messages
 
 // Order of the queue and of who is preempted last.
 struct rank {
@@ -26,6 +27,10 @@ struct rank {
 
   friend auto operator<=>(const rank&, const rank&) = default;
 };
+
+std::size_t bytes_of(const sampling_params& p) {
+  return sizeof p + p.logit_bias.size() * sizeof(token_bias) + p.suppressed.size() * sizeof(token_id);
+}
 
 rank rank_of(const sequence_state& s) { return {s.request.priority, s.request.arrival_ns, s.request.id}; }
 
@@ -154,23 +159,29 @@ struct scheduler::impl {
     }
   }
 
-  bool suspect_running() {
-    return std::any_of(running.begin(), running.end(), [&](const rank& r) { return at(r).suspect(); });
+  bool any_running(bool (*is)(const sequence_state&)) {
+    return std::any_of(running.begin(), running.end(), [&](const rank& r) { return is(at(r)); });
   }
 
-  // In rank order, whole refills only; the first that does not fit keeps its place, so that nobody overtakes it for ever.
+  // In rank order, whole refills only; the first that does not fit keeps its place, so that nobody overtakes it for ever. A suspect runs
+  // beside proven sequences alone, and nobody is admitted beside it before it is one of them: the next fault has one culprit.
   void admit(draft& d, std::uint64_t now_ns) {
     const std::int32_t reserve = (config.device.num_blocks + 99) / 100; // room for the running to grow
-    bool suspects = suspect_running();
+    bool suspects = any_running([](const sequence_state& s) { return s.suspect(); });
+    bool unproven = any_running([](const sequence_state& s) { return !s.proven; });
+    std::size_t parameter_bytes = 0;
     for (auto next = waiting.begin(); next != waiting.end() && d.budget > 0 && !free_slots.empty();) {
       const rank r = *next++;
       sequence_state& s = at(r);
-      if (s.suspect() && suspects) continue; // one at a time; others may pass
+      if (suspects || (s.suspect() && unproven)) return;
+      parameter_bytes += bytes_of(s.request.sampling);
+      if (parameter_bytes > kParameterBytes && !d.plan.items.empty()) return;
       const std::int32_t need = blocks_of(s.known());
       if (pool.free() < need + (running.empty() ? 0 : reserve)) return;
       waiting.erase(r);
       open(d, s, *pool.take(need), now_ns);
-      suspects = suspects || s.suspect();
+      suspects = s.suspect();
+      unproven = true;
       plan_chunk(d, s);
     }
   }
@@ -245,6 +256,7 @@ struct scheduler::impl {
     const token_id token = out.tokens.front();
     const bool stops = is_stop_token(s, token);
     s.faults_in_a_row = s.losses_in_a_row = 0;
+    s.proven = true;
     s.outputs.push_back(token);
     if (s.times.first_token_ns == 0) s.times.first_token_ns = now_ns;
     if (stops) {

@@ -38,7 +38,8 @@ class scheduler {
   ~scheduler();
   scheduler(scheduler&&) noexcept;
 
-  // Admits or refuses: invalid_request when prompt + 1 token can never fit (context or an empty pool), overloaded when the queue is full.
+  // Admits or refuses: invalid_request when prompt and max_tokens can never fit (context or an empty pool), overloaded when the queue is
+  // full.
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
   // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out.
   std::optional<step_plan> schedule(std::uint64_t now_ns);
@@ -47,8 +48,8 @@ class scheduler {
   // Ends a sequence from outside: client gone, stop string found. False when it is not (or no longer) known. Emits no update.
   bool remove(sequence_id id);
   // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns the
-  // quarantined ones, failed: those in flight at two faults in a row (or five losses of any kind) with no new token between.
-  // A sequence that was in flight at a fault is replayed with no other such one beside it, so that it alone is blamed for the next.
+  // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
+  // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
   std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
   // Ends every sequence, failed with `reason`.
   std::vector<sequence_update> fail_all(const error& reason, std::uint64_t now_ns);

@@ -24,6 +24,7 @@ struct sequence_state {
   std::vector<block_id> blocks;
   std::int32_t planned = 0; // positions 0 .. planned-1 are computed or in flight
   std::int32_t samples_in_flight = 0;
+  bool proven = false; // a token came back in this life
   bool primed = false; // a sample was planned in this life: the device holds the last token
 
   std::int32_t prompt_size() const { return static_cast<std::int32_t>(request.prompt.size()); }
@@ -45,6 +46,7 @@ struct sequence_state {
     blocks.clear();
     planned = 0;
     samples_in_flight = 0;
+    proven = false;
     primed = false;
   }
 };

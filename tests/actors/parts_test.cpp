@@ -41,7 +41,7 @@ TEST(request_registry, bounds_choices_and_bytes_that_wait_and_frees_them_on_ever
   EXPECT_FALSE(registry.add(1, sink(), 3, 40));
   EXPECT_EQ(registry.add(2, sink(), 2, 1)->kind, error_kind::overloaded);
   EXPECT_EQ(registry.add(2, sink(), 1, 61)->kind, error_kind::overloaded);
-  registry.enter_engine(1); // no longer counted
+  registry.enter_engine(1, 5); // no longer counted
   EXPECT_FALSE(registry.add(2, sink(), 4, 100));
   registry.take(1);
   EXPECT_EQ(registry.add(3, sink(), 1, 0)->kind, error_kind::overloaded) << "taken after it left the queue: freed twice?";
@@ -75,39 +75,51 @@ TEST(request_registry, knows_which_requests_are_in_the_engine) {
   request_registry registry({4, 100});
   registry.add(1, sink(), 1, 1);
   registry.add(2, sink(), 1, 1);
-  EXPECT_TRUE(registry.enter_engine(1)) << "the first";
-  EXPECT_FALSE(registry.enter_engine(2));
-  EXPECT_FALSE(registry.enter_engine(3)) << "unknown";
+  EXPECT_FALSE(registry.busy_since());
+  registry.enter_engine(3, 5); // unknown
+  EXPECT_FALSE(registry.busy_since());
+  registry.enter_engine(1, 10);
+  registry.enter_engine(2, 20);
+  EXPECT_EQ(registry.busy_since(), 10U) << "when the first came";
   EXPECT_THAT(registry.ids(true), testing::UnorderedElementsAre(1, 2));
   registry.take(1);
   EXPECT_EQ(registry.in_engine(), 1U);
   registry.take(2);
   EXPECT_EQ(registry.in_engine(), 0U);
+  EXPECT_FALSE(registry.busy_since());
 }
 
 TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
   health_board board(100ms, 1s);
   board.device_up(true);
-  board.work_began();
   const std::uint64_t now = now_ns();
-  EXPECT_TRUE(board.status(true, now + 50'000'000).ready);
-  const auto stuck = board.status(true, now + 200'000'000);
+  EXPECT_TRUE(board.status(now, now + 50'000'000).ready);
+  const auto stuck = board.status(now, now + 200'000'000);
   EXPECT_FALSE(stuck.ready);
   EXPECT_FALSE(stuck.live);
   EXPECT_NE(stuck.reason, "");
-  EXPECT_TRUE(board.status(false, now + 200'000'000).ready) << "idle is no fault";
+  EXPECT_TRUE(board.status(std::nullopt, now + 200'000'000).ready) << "idle is no fault";
+  EXPECT_TRUE(board.status(now + 190'000'000, now + 200'000'000).ready) << "the first request after a long idle";
   board.step_completed();
-  EXPECT_TRUE(board.status(true, now_ns() + 50'000'000).ready);
+  EXPECT_TRUE(board.status(now, now_ns() + 50'000'000).ready);
 }
 
 TEST(health_board, replacing_a_device_has_a_longer_limit_but_has_one) {
   health_board board(100ms, 1s);
   board.device_up(true);
-  board.work_began();
   board.device_up(false);
   const std::uint64_t now = now_ns();
-  EXPECT_TRUE(board.status(true, now + 500'000'000).ready);
-  EXPECT_FALSE(board.status(true, now + 2'000'000'000).live);
+  EXPECT_TRUE(board.status(now, now + 500'000'000).ready);
+  EXPECT_FALSE(board.status(now, now + 2'000'000'000).live);
+}
+
+TEST(health_board, the_time_that_a_replacement_took_is_not_held_against_it) {
+  health_board board(1ms, 1h);
+  const std::uint64_t long_ago = now_ns();
+  board.device_up(false);
+  std::this_thread::sleep_for(20ms);
+  board.device_up(true);
+  EXPECT_TRUE(board.status(long_ago, now_ns()).live);
 }
 
 TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
@@ -115,7 +127,7 @@ TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
   board.device_up(true);
   board.fail("first");
   board.fail("second");
-  const auto s = board.status(false, now_ns());
+  const auto s = board.status(std::nullopt, now_ns());
   EXPECT_FALSE(s.live || s.ready);
   EXPECT_EQ(s.reason, "first");
   EXPECT_FALSE(board.accepts());
@@ -125,7 +137,7 @@ TEST(health_board, draining_is_live_but_not_ready) {
   health_board board(100ms, 1s);
   board.device_up(true);
   board.drain();
-  const auto s = board.status(false, now_ns());
+  const auto s = board.status(std::nullopt, now_ns());
   EXPECT_TRUE(s.live && s.draining);
   EXPECT_FALSE(s.ready);
 }
@@ -133,27 +145,27 @@ TEST(health_board, draining_is_live_but_not_ready) {
 TEST(restart_policy, counts_within_its_period_only) {
   restart_policy policy(2, 10s);
   constexpr std::uint64_t second = 1'000'000'000;
-  EXPECT_TRUE(policy.allow(1 * second, 5));
-  EXPECT_TRUE(policy.allow(2 * second, 5));
-  EXPECT_FALSE(policy.allow(3 * second, 5));
-  EXPECT_TRUE(policy.allow(12 * second, 5)) << "the first is forgotten";
-  EXPECT_FALSE(policy.allow(12 * second, 5));
+  EXPECT_TRUE(policy.allow(1 * second, false));
+  EXPECT_TRUE(policy.allow(2 * second, false));
+  EXPECT_FALSE(policy.allow(3 * second, false));
+  EXPECT_TRUE(policy.allow(12 * second, false)) << "the first is forgotten";
+  EXPECT_FALSE(policy.allow(12 * second, false));
 }
 
 TEST(restart_policy, devices_that_never_complete_a_step_count_for_ever) {
   restart_policy policy(2, 10s);
   constexpr std::uint64_t hour = 3'600'000'000'000;
-  EXPECT_TRUE(policy.allow(1 * hour, 0));
-  EXPECT_TRUE(policy.allow(2 * hour, 0));
-  EXPECT_FALSE(policy.allow(3 * hour, 0));
+  EXPECT_TRUE(policy.allow(1 * hour, true));
+  EXPECT_TRUE(policy.allow(2 * hour, true));
+  EXPECT_FALSE(policy.allow(3 * hour, true));
 }
 
-TEST(restart_policy, zero_means_never) { EXPECT_FALSE(restart_policy(0, 10s).allow(1, 5)); }
+TEST(restart_policy, zero_means_never) { EXPECT_FALSE(restart_policy(0, 10s).allow(1, false)); }
 
 TEST(child_process, reports_exit_codes_and_signals_once_and_reaps) {
   for (const auto& [script, text] : {std::pair{"exit 3", "exit code 3"}, std::pair{"kill -TERM $$", "signal 15 (Terminated)"}}) {
     std::promise<int> ended;
-    child_process child({"/bin/sh", "-c", script}, [&](int status) { ended.set_value(status); });
+    child_process child({"/bin/sh", "-c", script}, "", [&](int status) { ended.set_value(status); });
     EXPECT_EQ(describe_status(ended.get_future().get()), text);
     EXPECT_EQ(kill(child.pid(), 0), 0) << "not reaped before the destructor: the id cannot be reused";
   }
@@ -163,24 +175,25 @@ TEST(child_process, reports_exit_codes_and_signals_once_and_reaps) {
 TEST(child_process, ends_with_its_object) {
   pid_t pid = 0;
   {
-    child_process child({"/bin/sh", "-c", "trap '' TERM; exec sleep 1000"}, [](int) {});
+    child_process child({"/bin/sh", "-c", "trap '' TERM; exec sleep 1000"}, "", [](int) {});
     pid = child.pid();
   }
   EXPECT_EQ(kill(pid, 0), -1);
 }
 
-TEST(child_process, inherits_no_file_but_a_standard_input_that_stays_open) {
+TEST(child_process, inherits_no_file_but_a_standard_input_that_brings_a_line_and_stays_open) {
   ASSERT_EQ(dup2(STDERR_FILENO, 50), 50); // as a client's connection might be
   std::promise<int> ended;
-  child_process child({"/bin/sh", "-c", "test -e /proc/self/fd/50 && exit 1; timeout 0.1 cat; exit $?"},
-                      [&](int status) { ended.set_value(status); });
-  EXPECT_EQ(describe_status(ended.get_future().get()), "exit code 124") << "1: inherited, 0: end of input";
+  child_process child(
+      {"/bin/sh", "-c", "test -e /proc/self/fd/50 && exit 1; read line && test \"$line\" = secret || exit 2; timeout 0.1 cat; exit $?"},
+      "secret", [&](int status) { ended.set_value(status); });
+  EXPECT_EQ(describe_status(ended.get_future().get()), "exit code 124") << "1: inherited, 2: no first line, 0: end of input";
   close(50);
 }
 
 TEST(child_process, a_missing_program_is_an_exception) {
-  EXPECT_THROW(child_process({"/nowhere/at-all"}, [](int) {}), std::runtime_error);
-  EXPECT_THROW(child_process({}, [](int) {}), std::runtime_error);
+  EXPECT_THROW(child_process({"/nowhere/at-all"}, "", [](int) {}), std::runtime_error);
+  EXPECT_THROW(child_process({}, "", [](int) {}), std::runtime_error);
 }
 
 } // namespace

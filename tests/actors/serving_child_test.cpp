@@ -202,7 +202,7 @@ TEST_F(serving_child_test, the_child_goes_when_its_parent_is_killed) {
   unlink(file.c_str());
   int device_pid = 0;
   {
-    actors::child_process parent({TROUPE_FAKE_WORKER, "--serve", file}, [](int) {});
+    actors::child_process parent({TROUPE_FAKE_WORKER, "--serve", file}, "", [](int) {});
     ASSERT_TRUE(eventually([&] { return static_cast<bool>(std::ifstream(file) >> device_pid); }));
     ASSERT_GT(device_pid, 0);
     EXPECT_FALSE(gone_or_zombie(device_pid));

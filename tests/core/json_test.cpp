@@ -33,8 +33,10 @@ TEST(Json, ErrorsHoldNoBytesOfTheInput) {
 TEST(Json, LimitsHoldForDepthAndCount) {
   const std::string deep = std::string(1000, '[') + std::string(1000, ']');
   EXPECT_FALSE(json::parse(deep));
-  EXPECT_TRUE(json::parse(deep, {2000, 2000}));
-  EXPECT_FALSE(json::parse("[1,2,3,4]", {8, 3}));
+  EXPECT_TRUE(json::parse(deep, {2000, 10000}));
+  EXPECT_TRUE(json::parse("[1,2,3,4]", {8, 12}));
+  EXPECT_FALSE(json::parse("[1,2,3,4]", {8, 11}));
+  EXPECT_FALSE(json::parse("[{},{},{}]", {8, 20})) << "containers cost more than numbers";
 }
 
 TEST(Json, ALargeIntegerBecomesADoubleAndARepeatedKeyTakesTheLast) {

@@ -270,10 +270,36 @@ TEST(Scheduler, APoisonRequestIsQuarantinedAlone) {
   for (std::uint64_t id : {1, 2, 3, 5, 6}) EXPECT_EQ((b.ends[{id, 0}].finish), finish_reason::length) << id;
 }
 
-TEST(Scheduler, KillsFromOutsideBlameNobodyUntilTheFifthInARow) {
+// A client that tries again brings the poison back while the bystanders of the last fault are being replayed.
+TEST(Scheduler, APoisonRequestThatComesBackTakesNobodyWithIt) {
+  bench b(device(64, 4, 8, 64, 64));
+  for (std::uint64_t id = 1; id <= 3; ++id) ASSERT_FALSE(b.sched.add(request(id, {static_cast<token_id>(id), 1}, 30), 0));
+  for (std::uint64_t again = 10; again < 13; ++again) {
+    for (int i = 0; i < 3; ++i) b.turn();
+    ASSERT_FALSE(b.sched.add(request(again, {96, 1}, 5), 0));
+    for (int losses = 0; !b.ends.contains({again, 0});) {
+      bool poisoned = false;
+      while (auto plan = b.sched.schedule(++b.now)) {
+        b.results.push_back(b.dev.run(*plan));
+        poisoned = poisoned || std::find(plan->tokens.begin(), plan->tokens.end(), 96) != plan->tokens.end();
+      }
+      if (poisoned) {
+        ASSERT_LE(++losses, 2);
+        b.lose(loss_cause::fault);
+      } else {
+        ASSERT_TRUE(b.turn());
+      }
+    }
+    EXPECT_EQ((b.ends[{again, 0}].finish), finish_reason::failed);
+  }
+  b.run();
+  for (std::uint64_t id = 1; id <= 3; ++id) EXPECT_EQ((b.tokens[{id, 0}]), reference({static_cast<token_id>(id), 1}, 30)) << id;
+}
+
+TEST(Scheduler, KillsFromOutsideBlameNobodyUntilTheEighthInARow) {
   bench b(device());
   ASSERT_FALSE(b.sched.add(request(1, {1, 2}, 10), 0));
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 7; ++i) {
     ASSERT_TRUE(b.sched.schedule(1));
     b.lose(loss_cause::killed);
     EXPECT_TRUE(b.ends.empty());

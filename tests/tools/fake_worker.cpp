@@ -41,7 +41,6 @@ struct worker_options {
   bool fail_start = false;
   bool exit_at_once = false;
   int port = 0;
-  std::string token;
   std::string serve;
 };
 
@@ -56,7 +55,6 @@ worker_options read_options(int argc, char** argv) {
     if (name == "--fail-start") o.fail_start = true;
     if (name == "--exit-at-once") o.exit_at_once = true;
     if (name == "--parent-port") o.port = std::stoi(next());
-    if (name == "--token") o.token = next();
     if (name == "--serve") o.serve = next();
   }
   return o;
@@ -83,7 +81,7 @@ int main(int argc, char** argv) {
   faults->step_us = o.step_us;
   faults->poison = o.poison;
   faults->starts_to_fail = o.fail_start ? 1 : 0;
-  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), o.token, [&] {
+  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), [&] {
     std::unique_ptr<step_executor> device = std::make_unique<test::fake_device>(test::small_device(), faults);
     return o.abort_on < 0 ? std::move(device) : std::make_unique<aborting_device>(std::move(device), o.abort_on);
   });

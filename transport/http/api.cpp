@@ -20,10 +20,11 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
-// "application/json; charset=utf-8" and the like, or no type at all. Other types are refused, not least because a browser lets any web page
-// send text/plain to a local server without asking.
-bool is_json(std::string_view content_type) {
-  std::string_view type = content_type.substr(0, content_type.find(';'));
+// "application/json; charset=utf-8" and the like, or no type at all from clients other than browsers. Other types are refused, not least
+// because a browser lets any web page send text/plain to a local server without asking.
+bool is_json(const request_head& head) {
+  if (head.content_types > 1 || (head.content_types == 0 && head.from_page)) return false;
+  std::string_view type = head.content_type.substr(0, head.content_type.find(';'));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
   return type.empty() || equal_ignoring_case(type, "application/json") ||
          (type.size() > 5 && equal_ignoring_case(type.substr(type.size() - 5), "+json"));
@@ -58,7 +59,7 @@ std::optional<reply> api::refuse(const request_head& head, const route_match& wh
   }
   if (!takes_work(where.target)) return std::nullopt;
   if (!is_identity(head.content_encoding)) return error_reply(invalid_request("", "encoded bodies are not taken"), 415);
-  if (!is_json(head.content_type)) return error_reply(invalid_request("", "the body must be sent as Content-Type: application/json"), 415);
+  if (!is_json(head)) return error_reply(invalid_request("", "the body must be sent as Content-Type: application/json"), 415);
   if (is_draining()) return error_reply(unavailable("the server is shutting down"));
   const service_status now = handler_.status();
   if (!now.live || !now.ready) return error_reply(unavailable("not ready" + (now.reason.empty() ? "" : ": " + now.reason)));

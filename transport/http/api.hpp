@@ -24,7 +24,9 @@ struct request_head {
   std::string_view content_type;
   std::string_view content_encoding;
   std::string_view expect;
-  bool lacks_host = false; // HTTP/1.1 without exactly one Host field
+  bool lacks_host = false;       // HTTP/1.1 without exactly one Host field
+  std::size_t content_types = 0; // fields of that name
+  bool from_page = false;        // has an Origin: a browser sends it on behalf of some page
 };
 
 class api {

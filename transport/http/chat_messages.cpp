@@ -49,6 +49,9 @@ std::string read_content(field_reader& fields, const std::string& place, const v
   return joined;
 }
 
+// They are parsed a second time as part of the messages, a few levels deeper, so they get less than a body does.
+constexpr json::limits kArgumentLimits{48, 100'000};
+
 // OpenAI sends arguments as JSON text; templates print them with tojson and expect the object.
 value read_arguments(field_reader& fields, const std::string& place, const value* arguments) {
   if (is_absent(arguments)) return value_object();
@@ -56,7 +59,7 @@ value read_arguments(field_reader& fields, const std::string& place, const value
   if (arguments->is_string()) {
     const std::string& text = arguments->as_string();
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return value_object();
-    const auto parsed = json::parse(text);
+    const auto parsed = json::parse(text, kArgumentLimits);
     if (parsed && parsed->is_object()) return *parsed;
   }
   fields.fail(place + ".function.arguments", "must be a JSON object, or one as text");

@@ -28,6 +28,8 @@ request_head read_head(const request_reader& reader, exchange& request) {
   head.content_type = reader.header("Content-Type");
   head.content_encoding = reader.header("Content-Encoding");
   head.expect = reader.header("Expect");
+  head.content_types = reader.header_count("Content-Type");
+  head.from_page = reader.header_count("Origin") != 0;
   head.lacks_host = !reader.is_http_1_0() && reader.header_count("Host") != 1;
   request.where = find_route(head.method, head.target);
   request.keep_alive = reader.keep_alive();

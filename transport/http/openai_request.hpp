@@ -18,7 +18,7 @@ struct api_request {
   api_kind kind = api_kind::completion;
   generation_request generation; // id and arrival_ns are left to the caller
   bool stream = false;
-  bool include_usage = false; // stream_options.include_usage
+  bool include_usage = false;    // stream_options.include_usage
   bool return_token_ids = false; // whole answers only
 };
 

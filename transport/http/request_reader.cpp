@@ -73,6 +73,11 @@ request_reader::step request_reader::feed(std::string_view bytes) {
     if (ec && ec != beast_http::error::need_more) return impl_->fail(consumed, ec);
     if (parser.is_header_done() && !impl_->header_seen) {
       impl_->header_seen = true;
+      // Anything else would let two readers of one connection disagree on where a request ends (RFC 9112, 6.3).
+      if (const auto codings = header_count("Transfer-Encoding");
+          codings != 0 && (codings != 1 || is_http_1_0() || !boost::beast::iequals(header("Transfer-Encoding"), "chunked"))) {
+        return impl_->fail(consumed, 400, "the only transfer coding known here is chunked, in HTTP/1.1");
+      }
       parser.eager(true);
       return {progress::header_ready, consumed};
     }

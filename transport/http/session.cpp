@@ -321,7 +321,7 @@ void http_session::lose_client() {
   if (phase_ == phase::answering) {
     exchange_.channel->detach();
     if (exchange_.cancel_id && !exchange_.answer_written) context_.routes.cancel(*exchange_.cancel_id);
-    report(exchange_.answer_written ? exchange_.status : kClientGone);
+    report(exchange_.answer_begun ? exchange_.status : kClientGone);
   }
   close();
 }

@@ -81,7 +81,10 @@ TEST_F(server_stream_test, a_client_that_leaves_cancels_its_request_at_every_sta
     taken.sink->on_error({error_kind::cancelled, "cancelled", "", std::nullopt});
     EXPECT_TRUE(eventually([&] { return server->active_requests() == 0; }));
   }
-  EXPECT_EQ(count_done("/v1/chat/completions", 499), 4);
+  // 499 where no answer had begun (at stage 1 it may have), else the status that was sent.
+  const auto gone = count_done("/v1/chat/completions", 499);
+  EXPECT_TRUE(gone == 2 || gone == 3) << gone;
+  EXPECT_EQ(gone + count_done("/v1/chat/completions", 200), 4);
 }
 
 TEST_F(server_stream_test, pipelined_work_of_a_client_that_left_is_never_begun) {
