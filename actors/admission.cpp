@@ -141,6 +141,7 @@ result<std::vector<sequence_request>> expand(const generation_request& request, 
       s.sampling.suppressed = request.min_tokens > 0 ? s.stop.stop_token_ids : std::vector<token_id>{};
       if (i == 0 && request.echo) s.prompt_logprobs = request.prompt_logprobs;
       s.priority = request.priority;
+      s.cache_salt = request.cache_salt;
       s.arrival_ns = request.arrival_ns;
       sequences.push_back(std::move(s));
     }

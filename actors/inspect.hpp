@@ -120,7 +120,7 @@ typename Inspector::result_type inspect(Inspector& f, generation_request& x) {
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
   return f(caf::meta::type_name("generation_request"), x.id, x.arrival_ns, x.model, x.prompts, x.add_special_tokens, x.n, max_tokens,
            x.sampling, seed, x.min_tokens, x.ignore_eos, x.stop_token_ids, x.stop_strings, x.include_stop_string, x.echo, prompt_logprobs,
-           x.priority, wire::after_load([&] {
+           x.priority, x.cache_salt, wire::after_load([&] {
              x.max_tokens = wire::to_optional(max_tokens);
              x.seed = wire::to_optional(seed);
              x.prompt_logprobs = wire::to_optional(prompt_logprobs);
@@ -131,7 +131,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, sequence_request& x) {
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
   return f(caf::meta::type_name("sequence_request"), x.id, x.prompt, x.sampling, x.stop, prompt_logprobs, x.priority, x.arrival_ns,
-           wire::after_load([&] { x.prompt_logprobs = wire::to_optional(prompt_logprobs); }));
+           x.cache_salt, wire::after_load([&] { x.prompt_logprobs = wire::to_optional(prompt_logprobs); }));
 }
 
 template <class Inspector>

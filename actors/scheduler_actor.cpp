@@ -5,6 +5,7 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -32,8 +33,7 @@ void send_updates(self_pointer self, std::vector<sequence_update> updates, std::
 void report_stats(scheduler_actor_state& s) {
   const scheduler_stats now = s.core->stats();
   auto& metrics = *s.shared->parts.metrics;
-  metrics.set_engine(
-      {now.running, now.waiting, now.blocks_total, now.blocks_total - now.blocks_free - now.blocks_cached, now.blocks_cached});
+  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached});
   if (now.preemptions > s.preemptions) metrics.preempted(static_cast<std::int64_t>(now.preemptions - s.preemptions));
   s.preemptions = now.preemptions;
 }
@@ -118,10 +118,21 @@ void step_has_failed(self_pointer self, const step_failed& failed) {
   if (s.device && failed.epoch == s.core->epoch()) give_device_up(self, failed.reason);
 }
 
+scheduler_config config_for(const serving_state& shared, const executor_info& info) {
+  scheduler_config config;
+  config.device = info;
+  config.max_waiting = shared.options.max_queue;
+  config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
+  config.prefix_caching = shared.options.prefix_caching;
+  std::random_device random;
+  for (std::uint64_t& half : config.hash_key) half = (std::uint64_t{random()} << 32) | random();
+  return config;
+}
+
 void attach(self_pointer self, device_number number, const executor_info& info, device_actor device) {
   auto& s = self->state;
   s.supervisor = caf::actor_cast<supervisor_actor>(self->current_sender());
-  if (!s.core) s.core.emplace(scheduler_config{info, s.shared->options.max_queue, std::max(1, s.shared->options.plans_in_flight)});
+  if (!s.core) s.core.emplace(config_for(*s.shared, info));
   s.device = std::move(device);
   s.number = number;
   s.completed = 0;

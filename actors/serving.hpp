@@ -25,6 +25,7 @@ struct serving_options {
   std::int32_t max_queue = 1024; // choices waiting; beyond it: 429
   std::int32_t tokenizer_workers = 2;
   std::int32_t plans_in_flight = 2;
+  bool prefix_caching = true;
   // Non-empty: the device runs in a child process started with this command line plus "--parent-port N --token T".
   std::vector<std::string> worker_command;
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost

@@ -44,6 +44,7 @@ struct generation_request {
   bool echo = false;                           // report the prompt first
   std::optional<std::int32_t> prompt_logprobs; // with this many best alternatives
   std::int32_t priority = 0;                   // lower is earlier
+  std::string cache_salt;                      // cached prefixes are shared among requests of equal salt only
 };
 
 struct token_logprob {

@@ -1,6 +1,7 @@
 // Decides what each step computes and absorbs what came back. Pure: no clock, thread, random number or I/O; time is an argument.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/step.hpp"
+#include "kvcache/block_hash.hpp"
 #include "scheduler/sequence.hpp"
 
 namespace troupe {
@@ -16,20 +18,27 @@ struct scheduler_config {
   executor_info device;
   std::int32_t max_waiting = 1024;  // sequences; add() beyond it is `overloaded`
   std::int32_t plans_in_flight = 2; // 2: one step ahead
+  bool prefix_caching = true;
+  std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
+  block_hash hash{};                       // none: keyed_block_hash(hash_key)
 };
 
+// blocks_free + blocks_used + blocks_cached = blocks_total, always.
 struct scheduler_stats {
   std::int32_t running = 0;
   std::int32_t waiting = 0;
   std::int32_t plans_in_flight = 0;
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;
-  std::uint64_t preemptions = 0; // since construction
+  std::int32_t blocks_used = 0;   // by running sequences; a shared one counts once
+  std::int32_t blocks_cached = 0; // hold a prefix that no sequence uses
+  std::uint64_t preemptions = 0;  // since construction
 };
 
 // Why device state is gone. A fault (the device process crashed, a step failed) may be a request's doing; a kill came from outside.
 enum class loss_cause : std::uint8_t { fault, killed };
+
+struct scheduler_core;
 
 class scheduler {
  public:
@@ -57,8 +66,7 @@ class scheduler {
   epoch_number epoch() const;
 
  private:
-  struct impl;
-  std::unique_ptr<impl> impl_;
+  std::unique_ptr<scheduler_core> core_;
 };
 
 } // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/error.hpp"
@@ -19,6 +20,7 @@ struct sequence_request {
   stop_conditions stop;
   std::optional<std::int32_t> prompt_logprobs;
   std::int32_t priority = 0; // lower is earlier; equal ones by arrival
+  std::string cache_salt;    // cached prefixes are shared by sequences of equal salt only
   std::uint64_t arrival_ns = 0;
 };
 
@@ -38,7 +40,7 @@ struct sequence_update {
   std::vector<token_scores> prompt_scores; // of prompt positions 1, 2, .. in order, each once
   std::optional<finish_reason> finish;
   std::optional<error> failure;   // with finish == failed
-  std::int32_t cached_tokens = 0; // of the prompt, with finish
+  std::int32_t cached_tokens = 0; // of the prompt: found computed when the sequence was first scheduled
   std::int32_t output_tokens = 0; // in all so far; a stop token counts (it was generated)
   sequence_times times;
 };

@@ -222,6 +222,35 @@ TEST_F(serving_stream_test, bos_makes_an_empty_prompt_a_prompt) {
   EXPECT_EQ(sink->usage->prompt_tokens, 1);
 }
 
+TEST_F(serving_stream_test, a_repeated_prompt_is_found_in_the_cache_and_reported) {
+  start();
+  const auto serve = [&](const std::string& salt) {
+    auto r = request("a prompt of 25 characters", 8);
+    r.cache_salt = salt;
+    auto sink = submit(std::move(r));
+    expect_stream(*sink, "a prompt of 25 characters", 8);
+    return sink->usage ? sink->usage->cached_tokens : -1;
+  };
+  EXPECT_EQ(serve(""), 0);
+  EXPECT_EQ(serve(""), 24); // blocks of 4; the last token is computed
+  EXPECT_EQ(serve("another tenant"), 0);
+  EXPECT_EQ(metric("troupe_cached_tokens_total"), 24);
+  EXPECT_TRUE(eventually([&] { return metric("troupe_kv_blocks", "cached") > 12; }));
+  expect_idle();
+}
+
+TEST_F(serving_stream_test, without_prefix_caching_nothing_is_kept) {
+  options.prefix_caching = false;
+  start();
+  for (int i = 0; i < 2; ++i) {
+    auto sink = submit(request("a prompt of 25 characters", 8));
+    expect_stream(*sink, "a prompt of 25 characters", 8);
+    EXPECT_EQ(sink->usage->cached_tokens, 0);
+  }
+  expect_idle();
+  EXPECT_EQ(metric("troupe_kv_blocks", "cached"), 0);
+}
+
 TEST_F(serving_stream_test, tokenize_and_detokenize_answer) {
   start();
   std::promise<result<tokenize_reply>> tokenized;
