@@ -134,6 +134,7 @@ result<std::vector<sequence_request>> expand(const generation_request& request, 
       sequence_request s;
       s.id = {request.id, static_cast<std::int32_t>(p) * request.n + i};
       s.prompt = tokens;
+      if (i > 0) s.same_prompt_as = static_cast<std::int32_t>(p) * request.n;
       s.sampling = request.sampling;
       s.sampling.seed = seed + static_cast<std::uint64_t>(i);
       s.stop = stops_of(request, eos, *limit);

@@ -130,8 +130,12 @@ typename Inspector::result_type inspect(Inspector& f, generation_request& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, sequence_request& x) {
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
+  auto same_prompt_as = wire::to_pair(x.same_prompt_as);
   return f(caf::meta::type_name("sequence_request"), x.id, x.prompt, x.sampling, x.stop, prompt_logprobs, x.priority, x.arrival_ns,
-           x.cache_salt, wire::after_load([&] { x.prompt_logprobs = wire::to_optional(prompt_logprobs); }));
+           same_prompt_as, x.cache_salt, wire::after_load([&] {
+             x.prompt_logprobs = wire::to_optional(prompt_logprobs);
+             x.same_prompt_as = wire::to_optional(same_prompt_as);
+           }));
 }
 
 template <class Inspector>

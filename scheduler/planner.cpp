@@ -41,42 +41,77 @@ void planner::plan_prefills() {
   }
 }
 
-// In rank order, whole refills only; the first that does not fit keeps its place, so that nobody overtakes it for ever.
+// In rank order, whole refills only; the first that does not fit keeps its place, so that nobody overtakes it for ever. A further choice
+// of a prompt waits while the first one computes the prompt's rows.
 void planner::admit() {
   bool suspects = suspect_running();
   const auto& waiting = core_.sequences.waiting();
   for (auto next = waiting.begin(); next != waiting.end() && budget_ > 0 && core_.sequences.has_free_slot();) {
     sequence_state& s = **next++;
     if (s.suspect() && suspects) continue; // one at a time; others may pass
-    if (!open(s)) return;
+    const sequence_state* first = running_first_choice(s);
+    if (first != nullptr && first->confirmed < first->prompt_size()) continue;
+    if (first != nullptr ? !open_beside(s, *first) : !open(s)) return;
     suspects = suspects || s.suspect();
     add_chunk(s);
   }
 }
 
-// Takes what it needs beyond its cached prefix, and leaves the running some room to grow. False when that is not there.
+// The choice whose rows `s` may share, if that runs; a choice with outputs of its own goes on from those.
+const sequence_state* planner::running_first_choice(const sequence_state& s) {
+  if (!s.request.same_prompt_as || s.output_size() > 0 || s.needs_every_row()) return nullptr;
+  const sequence_state* first = core_.sequences.find({s.request.id.request, *s.request.same_prompt_as});
+  return first != nullptr && first->slot ? first : nullptr;
+}
+
+bool planner::has_room(std::int32_t blocks) const {
+  const std::int32_t reserve = core_.sequences.running().empty() ? 0 : (core_.cache.total() + 99) / 100; // for the running to grow
+  return core_.cache.available() >= blocks + reserve;
+}
+
+// Takes what it needs beyond its cached prefix. False when that is not there.
 bool planner::open(sequence_state& s) {
-  const std::int32_t reserve = core_.sequences.running().empty() ? 0 : (core_.cache.total() + 99) / 100;
   std::vector<block_id> blocks = core_.find_prefix(s);
   const auto cached = static_cast<std::int32_t>(blocks.size());
   const std::int32_t need = core_.blocks_of(s.known()) - cached;
-  if (core_.cache.available() < need + reserve) {
+  if (!has_room(need)) {
     core_.cache.give_back(blocks);
     return false;
   }
   const std::vector<block_id> fresh = *core_.cache.take(need);
   blocks.insert(blocks.end(), fresh.begin(), fresh.end());
+  s.indexed = cached;
+  start(s, std::move(blocks), cached * core_.config.device.block_size);
+  return true;
+}
+
+// Shares the blocks of the prompt's rows, all of which `first` has, up to the one that holds the last: that is copied, and the last row
+// computed again, for a token must be drawn from it.
+bool planner::open_beside(sequence_state& s, const sequence_state& first) {
+  if (!has_room(1)) return false;
+  const std::int32_t last = s.prompt_size() - 1;
+  const std::int32_t shared = last / core_.config.device.block_size;
+  std::vector<block_id> blocks(first.blocks.begin(), first.blocks.begin() + shared);
+  for (const block_id block : blocks) core_.cache.share(block);
+  blocks.push_back(core_.cache.take(1)->front());
+  if (last % core_.config.device.block_size != 0) plan_.copies.push_back({first.blocks[static_cast<std::size_t>(shared)], blocks.back()});
+  s.indexed = std::min(shared, first.indexed); // none without prefix caching
+  s.block_hashes.assign(first.block_hashes.begin(), first.block_hashes.begin() + s.indexed);
+  start(s, std::move(blocks), last);
+  return true;
+}
+
+// `computed` positions are there already.
+void planner::start(sequence_state& s, std::vector<block_id> blocks, std::int32_t computed) {
   core_.sequences.start(s);
   s.blocks = std::move(blocks);
-  s.indexed = cached;
-  s.planned = s.confirmed = cached * core_.config.device.block_size;
+  s.planned = s.confirmed = computed;
   if (s.times.scheduled_ns == 0) {
     s.times.scheduled_ns = now_ns_;
-    s.cached_tokens = s.planned;
+    s.cached_tokens = computed;
   }
   plan_.opened.push_back({*s.slot, s.prompt_size(), s.request.sampling});
   plan_.grants.push_back({*s.slot, 0, s.blocks});
-  return true;
 }
 
 bool planner::suspect_running() const {

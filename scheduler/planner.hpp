@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "scheduler/scheduler_core.hpp"
 
@@ -25,7 +26,11 @@ class planner {
   void add_changes();
   bool ensure_block(sequence_state& s);
   void preempt(sequence_state& s);
+  bool has_room(std::int32_t blocks) const;
   bool open(sequence_state& s);
+  bool open_beside(sequence_state& s, const sequence_state& first);
+  void start(sequence_state& s, std::vector<block_id> blocks, std::int32_t computed);
+  const sequence_state* running_first_choice(const sequence_state& s);
   bool suspect_running() const;
 
   scheduler_core& core_;

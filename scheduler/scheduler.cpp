@@ -61,6 +61,10 @@ std::optional<error> scheduler::add(sequence_request request, std::uint64_t) {
     return error{error_kind::overloaded, "the queue is full", "", 1};
   }
   request.stop.max_tokens = *outputs;
+  if (request.same_prompt_as) {
+    const sequence_state* first = core_->sequences.find({request.id.request, *request.same_prompt_as});
+    if (first == nullptr || first->request.prompt != request.prompt) request.same_prompt_as.reset();
+  }
   sequence_state s;
   s.times.arrival_ns = request.arrival_ns;
   s.request = std::move(request);

@@ -20,7 +20,9 @@ struct sequence_request {
   stop_conditions stop;
   std::optional<std::int32_t> prompt_logprobs;
   std::int32_t priority = 0; // lower is earlier; equal ones by arrival
-  std::string cache_salt;    // cached prefixes are shared by sequences of equal salt only
+  // Index of an earlier choice of this request with the same prompt: its rows are shared where possible.
+  std::optional<std::int32_t> same_prompt_as;
+  std::string cache_salt; // cached prefixes are shared by sequences of equal salt only
   std::uint64_t arrival_ns = 0;
 };
 

@@ -239,6 +239,25 @@ TEST_F(serving_stream_test, a_repeated_prompt_is_found_in_the_cache_and_reported
   expect_idle();
 }
 
+TEST_F(serving_stream_test, choices_of_one_prompt_share_its_rows_and_keep_their_own_streams) {
+  device.num_blocks = 128; // without sharing, 8 choices of 60 + 8 tokens would need 136
+  faults->step_us = 1000;
+  start();
+  const std::string text(60, 'p');
+  auto r = request(text, 8);
+  r.n = 8;
+  r.seed = 5;
+  r.sampling.temperature = 1;
+  auto sampling = r.sampling;
+  sampling.seed = 5;
+  auto sink = submit(std::move(r));
+  ASSERT_TRUE(sink->wait());
+  ASSERT_FALSE(sink->failed);
+  for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(sink->choices[i].text, expected_text(text, 8, i, &sampling)) << i;
+  EXPECT_EQ(metric("troupe_preemptions_total"), 0);
+  expect_idle();
+}
+
 TEST_F(serving_stream_test, without_prefix_caching_nothing_is_kept) {
   options.prefix_caching = false;
   start();

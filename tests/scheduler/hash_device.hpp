@@ -13,8 +13,8 @@
 
 namespace troupe::test {
 
-inline token_id next_token(const std::vector<token_id>& prefix, std::int32_t vocab) {
-  std::uint64_t h = 1469598103934665603ULL;
+inline token_id next_token(const std::vector<token_id>& prefix, std::int32_t vocab, std::uint64_t seed = 0) {
+  std::uint64_t h = 1469598103934665603ULL ^ (seed << 32);
   for (token_id t : prefix) h = (h ^ static_cast<std::uint64_t>(t + 1)) * 1099511628211ULL;
   return static_cast<token_id>((h >> 20) % static_cast<std::uint64_t>(vocab));
 }
@@ -26,7 +26,7 @@ class hash_device {
   step_result run(const step_plan& plan) {
     for (slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
     for (const slot_open& open : plan.opened) {
-      require(slots_.emplace(open.slot, slot_state{{}, -1, open.prompt_tokens}).second, "opened an open slot");
+      require(slots_.emplace(open.slot, slot_state{{}, -1, open.prompt_tokens, open.sampling.seed}).second, "opened an open slot");
     }
     for (const block_grant& grant : plan.grants) take_grant(grant);
     for (const block_copy& copy : plan.copies) std::copy_n(block(copy.from), info_.block_size, block(copy.to));
@@ -48,6 +48,7 @@ class hash_device {
     std::vector<block_id> blocks;
     token_id last = -1;
     std::int32_t prompt_tokens = 0;
+    std::uint64_t seed = 0;
   };
 
   static void require(bool holds, const char* what) {
@@ -96,7 +97,7 @@ class hash_device {
     const std::int32_t end = item.first_position + item.token_count;
     if (item.prompt_logprobs) score(item, s, plan, next, out);
     if (item.sample) {
-      s.last = next_token(prefix_of(s, end), info_.vocab_size);
+      s.last = next_token(prefix_of(s, end), info_.vocab_size, s.seed);
       out.tokens.push_back(s.last);
     }
     return out;
