@@ -101,6 +101,11 @@ std::int64_t choices_of(const generation_request& request) {
   return static_cast<std::int64_t>(request.n) * static_cast<std::int64_t>(prompts);
 }
 
+std::uint64_t gateway_deadline(const generation_request& request) {
+  const auto timeout = std::min(request.queue_timeout_ns.value_or(kNever), request.timeout_ns.value_or(kNever));
+  return timeout > kNever - request.arrival_ns ? kNever : request.arrival_ns + timeout;
+}
+
 std::size_t prompt_bytes_of(const prompt& item) {
   if (const auto* text = std::get_if<std::string>(&item)) return text->size();
   if (const auto* tokens = std::get_if<token_prompt>(&item)) return tokens->size() * sizeof(token_id);
@@ -144,6 +149,8 @@ result<std::vector<sequence_request>> expand(const generation_request& request, 
       s.priority = request.priority;
       s.cache_salt = request.cache_salt;
       s.arrival_ns = request.arrival_ns;
+      if (request.queue_timeout_ns) s.queue_deadline_ns = request.arrival_ns + *request.queue_timeout_ns;
+      if (request.timeout_ns) s.total_deadline_ns = request.arrival_ns + *request.timeout_ns;
       sequences.push_back(std::move(s));
     }
   }

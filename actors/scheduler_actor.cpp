@@ -15,15 +15,20 @@ namespace {
 
 using self_pointer = actor_pointer<scheduler_actor, scheduler_actor_state>;
 
-// How often a running step is looked at; no timer runs while nothing is planned.
+// How often a running step is looked at; no timer runs while nothing is planned and nobody has a deadline.
 std::chrono::milliseconds tick_interval(const serving_state& shared) {
   return std::clamp(shared.options.step_deadline / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(1000));
 }
 
+// How late a deadline may be noticed while no step ends.
+constexpr std::chrono::milliseconds kDeadlineTick{100};
+
 void watch(self_pointer self) {
   auto& s = self->state;
-  if (s.sent.empty() || std::exchange(s.ticking, true)) return;
-  self->delayed_send(self, tick_interval(*s.shared), caf::tick_atom::value);
+  const bool deadlines = s.core && s.core->next_deadline_ns().has_value();
+  if ((s.sent.empty() && !deadlines) || std::exchange(s.ticking, true)) return;
+  const auto interval = tick_interval(*s.shared);
+  self->delayed_send(self, deadlines ? std::min(interval, kDeadlineTick) : interval, caf::tick_atom::value);
 }
 
 void send_updates(self_pointer self, std::vector<sequence_update> updates, std::uint64_t now) {
@@ -38,9 +43,16 @@ void report_stats(scheduler_actor_state& s) {
   s.preemptions = now.preemptions;
 }
 
+void expire(self_pointer self) {
+  auto& s = self->state;
+  const std::uint64_t now = now_ns();
+  if (s.core) send_updates(self, s.core->expire(now), now);
+}
+
 // Plans as far ahead as the scheduler allows.
 void pump(self_pointer self) {
   auto& s = self->state;
+  expire(self);
   while (s.device) {
     const std::uint64_t now = now_ns();
     auto plan = s.core->schedule(now);
@@ -146,12 +158,11 @@ void detach(self_pointer self, const detach_device& d) {
 void tick(self_pointer self) {
   auto& s = self->state;
   s.ticking = false;
-  if (s.sent.empty()) return;
   const auto deadline = std::chrono::duration_cast<std::chrono::nanoseconds>(s.shared->options.step_deadline);
-  if (now_ns() - s.last_news_ns > static_cast<std::uint64_t>(deadline.count())) {
+  if (!s.sent.empty() && now_ns() - s.last_news_ns > static_cast<std::uint64_t>(deadline.count())) {
     return give_device_up(self, "no result within the step deadline of " + std::to_string(s.shared->options.step_deadline.count()) + " ms");
   }
-  watch(self);
+  pump(self);
 }
 
 } // namespace

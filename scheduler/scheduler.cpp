@@ -68,7 +68,7 @@ std::optional<error> scheduler::add(sequence_request request, std::uint64_t) {
   sequence_state s;
   s.times.arrival_ns = request.arrival_ns;
   s.request = std::move(request);
-  core_->sequences.add(std::move(s));
+  core_->deadlines.add(core_->sequences.add(std::move(s)));
   return std::nullopt;
 }
 
@@ -90,6 +90,20 @@ bool scheduler::remove(sequence_id id) {
   core_->end(*s);
   return true;
 }
+
+std::vector<sequence_update> scheduler::expire(std::uint64_t now_ns) {
+  std::vector<sequence_update> updates;
+  for (sequence_state* s : core_->deadlines.take_expired(now_ns)) {
+    const bool in_all = s->request.total_deadline_ns && *s->request.total_deadline_ns <= now_ns;
+    if (!in_all && s->times.scheduled_ns != 0) continue; // it left the queue in time
+    const error late = in_all ? error{error_kind::timed_out, "the request was not complete within its timeout", "timeout_ms", std::nullopt}
+                              : error{error_kind::timed_out, "the request waited too long", "queue_timeout_ms", std::nullopt};
+    updates.push_back(fail_sequence(*core_, *s, late, now_ns));
+  }
+  return updates;
+}
+
+std::optional<std::uint64_t> scheduler::next_deadline_ns() const { return core_->deadlines.next_ns(); }
 
 std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause) { return absorb_loss(*core_, now_ns, cause); }
 

@@ -16,8 +16,8 @@ namespace troupe {
 
 struct scheduler_config {
   executor_info device;
-  std::int32_t max_waiting = 1024;  // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2; // 2: one step ahead
+  std::int32_t max_waiting = 1024;                    // sequences; add() beyond it is `overloaded`
+  std::int32_t plans_in_flight = 2;                   // 2: one step ahead
   bool prefix_caching = true;
   std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
   block_hash hash{};                       // none: keyed_block_hash(hash_key)
@@ -55,6 +55,10 @@ class scheduler {
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);
   // Ends a sequence from outside: client gone, stop string found. False when it is not (or no longer) known. Emits no update.
   bool remove(sequence_id id);
+  // Ends what is past a deadline, failed with timed_out.
+  std::vector<sequence_update> expire(std::uint64_t now_ns);
+  // The earliest deadline of any sequence; none when nobody has one.
+  std::optional<std::uint64_t> next_deadline_ns() const;
   // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns the
   // quarantined ones, failed: those in flight at two faults in a row (or five losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed with no other such one beside it, so that it alone is blamed for the next.

@@ -18,6 +18,7 @@ void scheduler_core::release(sequence_state& s) {
 
 void scheduler_core::end(sequence_state& s) {
   release(s);
+  deadlines.remove(s);
   sequences.erase(s);
 }
 

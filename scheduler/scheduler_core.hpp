@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvcache/kv_cache.hpp"
+#include "scheduler/deadlines.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/sequence_table.hpp"
 
@@ -53,6 +54,7 @@ struct scheduler_core {
   scheduler_config config;
   kv_cache cache;
   sequence_table sequences;
+  deadline_list deadlines;
   std::vector<slot_id> to_close;     // closed with the next plan
   std::vector<block_change> changes; // granted with the next plan
   std::deque<plan_in_flight> in_flight;

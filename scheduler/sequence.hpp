@@ -24,6 +24,8 @@ struct sequence_request {
   std::optional<std::int32_t> same_prompt_as;
   std::string cache_salt; // cached prefixes are shared by sequences of equal salt only
   std::uint64_t arrival_ns = 0;
+  std::optional<std::uint64_t> queue_deadline_ns; // not scheduled for the first time by then: timed out
+  std::optional<std::uint64_t> total_deadline_ns; // not ended by then: timed out
 };
 
 // Steady-clock nanoseconds; 0 is "not reached".

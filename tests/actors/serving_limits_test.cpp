@@ -47,6 +47,50 @@ TEST_F(serving_limits_test, what_can_never_be_served_is_a_400_that_names_the_fie
   EXPECT_EQ(metric("troupe_requests_total", "length") + metric("troupe_requests_total", "stop"), 1);
 }
 
+TEST_F(serving_limits_test, a_request_that_waits_beyond_its_queue_timeout_times_out_and_the_one_before_it_does_not) {
+  device.max_num_seqs = 1;
+  faults->step_us = 20'000;
+  start();
+  auto first = request(std::string(5, 'a'), 30);
+  first.queue_timeout_ns = 5'000'000'000;
+  auto running = submit(first);
+  ASSERT_TRUE(running->wait_for_outputs(1));
+  auto second = request("b", 4);
+  second.queue_timeout_ns = 50'000'000;
+  expect_refusal(second, error_kind::timed_out, "queue_timeout_ms");
+  EXPECT_FALSE(running->ended());
+  expect_stream(*running, "aaaaa", 30);
+  expect_idle();
+}
+
+TEST_F(serving_limits_test, a_timeout_ends_a_running_request_even_while_its_device_hangs) {
+  start();
+  faults->close_gate();
+  auto r = request("x", 200);
+  r.timeout_ns = 50'000'000;
+  expect_refusal(r, error_kind::timed_out, "timeout_ms");
+  faults->open_gate();
+  expect_idle();
+  auto sink = submit(request("still here", 8));
+  expect_stream(*sink, "still here", 8);
+}
+
+TEST_F(serving_limits_test, a_timeout_holds_in_the_tokenizers_queue_too) {
+  options.tokenizer_workers = 1;
+  start();
+  tokens->close_gate();
+  auto blocking = submit(request("a", 4));
+  tokens->await_encoding(1);
+  for (const bool queue : {true, false}) {
+    auto r = request("b", 4);
+    (queue ? r.queue_timeout_ns : r.timeout_ns) = 30'000'000;
+    expect_refusal(r, error_kind::timed_out, "");
+  }
+  tokens->open_gate();
+  expect_stream(*blocking, "a", 4);
+  expect_idle();
+}
+
 TEST_F(serving_limits_test, token_ids_outside_the_vocabulary_never_reach_a_device) {
   start();
   for (const token_id bad : {-1, 258, 1'000'000}) {
