@@ -136,6 +136,9 @@ scheduler_config config_for(const serving_state& shared, const executor_info& in
   config.max_waiting = shared.options.max_queue;
   config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
   config.prefix_caching = shared.options.prefix_caching;
+  if (const auto& bound = shared.options.max_predicted_ttft) {
+    config.max_predicted_ttft_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(*bound).count());
+  }
   std::random_device random;
   for (std::uint64_t& half : config.hash_key) half = (std::uint64_t{random()} << 32) | random();
   return config;

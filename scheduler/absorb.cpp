@@ -66,7 +66,10 @@ std::optional<sequence_update> absorb_row(scheduler_core& core, sequence_state& 
   } else if (s.request.stop.max_tokens == 0 && s.confirmed >= s.prompt_size()) {
     u.finish = finish_reason::length;
   }
-  if (u.finish) s.times.finished_ns = now_ns;
+  if (u.finish) {
+    s.times.finished_ns = now_ns;
+    core.stay_ns.observe(static_cast<double>(now_ns - s.times.scheduled_ns));
+  }
   u.output_tokens = s.output_size();
   u.times = s.times;
   if (u.finish) {

@@ -19,6 +19,8 @@ std::optional<step_plan> planner::run() {
   plan_.closed = std::exchange(core_.to_close, {});
   plan_.epoch = core_.epoch;
   plan_.step = record_.step = ++core_.last_step;
+  record_.planned_ns = now_ns_;
+  record_.tokens = core_.config.device.max_batched_tokens - budget_;
   core_.in_flight.push_back(std::move(record_));
   return std::move(plan_);
 }

@@ -7,6 +7,7 @@
 
 #include "scheduler/absorb.hpp"
 #include "scheduler/planner.hpp"
+#include "scheduler/predicted_wait.hpp"
 #include "scheduler/scheduler_core.hpp"
 
 namespace troupe {
@@ -54,12 +55,13 @@ scheduler::scheduler(scheduler_config config) {
 scheduler::~scheduler() = default;
 scheduler::scheduler(scheduler&&) noexcept = default;
 
-std::optional<error> scheduler::add(sequence_request request, std::uint64_t) {
+std::optional<error> scheduler::add(sequence_request request, std::uint64_t now_ns) {
   const result<std::int32_t> outputs = output_limit(request, core_->config.device);
   if (!outputs) return outputs.failure();
   if (static_cast<std::int32_t>(core_->sequences.waiting().size()) >= core_->config.max_waiting) {
     return error{error_kind::overloaded, "the queue is full", "", 1};
   }
+  if (auto late = refuse_if_late(*core_, request, now_ns)) return late;
   request.stop.max_tokens = *outputs;
   if (request.same_prompt_as) {
     const sequence_state* first = core_->sequences.find({request.id.request, *request.same_prompt_as});
@@ -81,6 +83,7 @@ std::vector<sequence_update> scheduler::apply(const step_result& result, std::ui
   if (result.epoch != core_->epoch || core_->in_flight.empty() || !matches(core_->in_flight.front(), result)) return {};
   const plan_in_flight plan = std::move(core_->in_flight.front());
   core_->in_flight.pop_front();
+  core_->cost.observe(plan.tokens, now_ns - std::max(plan.planned_ns, std::exchange(core_->last_result_ns, now_ns)));
   return absorb_result(*core_, plan, result, now_ns);
 }
 

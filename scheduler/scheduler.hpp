@@ -18,6 +18,7 @@ struct scheduler_config {
   executor_info device;
   std::int32_t max_waiting = 1024;                    // sequences; add() beyond it is `overloaded`
   std::int32_t plans_in_flight = 2;                   // 2: one step ahead
+  std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
   bool prefix_caching = true;
   std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
   block_hash hash{};                       // none: keyed_block_hash(hash_key)
@@ -47,7 +48,8 @@ class scheduler {
   ~scheduler();
   scheduler(scheduler&&) noexcept;
 
-  // Admits or refuses: invalid_request when prompt + 1 token can never fit (context or an empty pool), overloaded when the queue is full.
+  // Admits or refuses: invalid_request when prompt + 1 token can never fit (context or an empty pool), overloaded when the queue is full,
+  // when the predicted time to its first token is above the bound, or its queue deadline would pass before it is scheduled.
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
   // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out.
   std::optional<step_plan> schedule(std::uint64_t now_ns);

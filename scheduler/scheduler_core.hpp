@@ -9,6 +9,7 @@
 #include "scheduler/deadlines.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/sequence_table.hpp"
+#include "scheduler/step_cost.hpp"
 
 namespace troupe {
 
@@ -23,6 +24,8 @@ struct planned_row {
 
 struct plan_in_flight {
   step_number step = 0;
+  std::uint64_t planned_ns = 0;
+  std::int64_t tokens = 0;
   std::vector<planned_row> rows;
 };
 
@@ -58,6 +61,9 @@ struct scheduler_core {
   std::vector<slot_id> to_close;     // closed with the next plan
   std::vector<block_change> changes; // granted with the next plan
   std::deque<plan_in_flight> in_flight;
+  step_cost cost;
+  decayed_mean stay_ns;             // of sequences on a device, from the first scheduling to the end
+  std::uint64_t last_result_ns = 0; // 0: none yet
   epoch_number epoch = 1;
   step_number last_step = 0;
   std::uint64_t preemptions = 0;

@@ -91,6 +91,23 @@ TEST_F(serving_limits_test, a_timeout_holds_in_the_tokenizers_queue_too) {
   expect_idle();
 }
 
+TEST_F(serving_limits_test, what_would_speak_too_late_is_turned_away_with_a_wait_once_the_speed_is_known) {
+  device.max_num_seqs = 1;
+  faults->step_us = 10'000;
+  options.max_predicted_ttft = 50ms;
+  start();
+  expect_stream(*submit(request("to measure by", 20)), "to measure by", 20); // one stay of about 200 ms
+  auto running = submit(request("a", 20));
+  ASSERT_TRUE(running->wait_for_outputs(1));
+  auto late = submit(request("b", 4));
+  ASSERT_TRUE(late->wait());
+  ASSERT_TRUE(late->failed);
+  EXPECT_EQ(late->failed->kind, error_kind::overloaded);
+  EXPECT_GE(late->failed->retry_after_seconds.value_or(0), 1U);
+  expect_stream(*running, "a", 20);
+  expect_idle();
+}
+
 TEST_F(serving_limits_test, token_ids_outside_the_vocabulary_never_reach_a_device) {
   start();
   for (const token_id bad : {-1, 258, 1'000'000}) {
