@@ -106,6 +106,11 @@ std::uint64_t gateway_deadline(const generation_request& request) {
   return timeout > kNever - request.arrival_ns ? kNever : request.arrival_ns + timeout;
 }
 
+error gateway_timeout(const generation_request& request) {
+  const bool queue = request.queue_timeout_ns.value_or(kNever) <= request.timeout_ns.value_or(kNever);
+  return {error_kind::timed_out, "the request waited too long", queue ? "queue_timeout_ms" : "timeout_ms", std::nullopt};
+}
+
 std::size_t prompt_bytes_of(const prompt& item) {
   if (const auto* text = std::get_if<std::string>(&item)) return text->size();
   if (const auto* tokens = std::get_if<token_prompt>(&item)) return tokens->size() * sizeof(token_id);

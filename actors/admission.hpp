@@ -19,6 +19,8 @@ std::int64_t choices_of(const generation_request& request);
 // When the request must have left the gateway, where both of its timeouts run; kNever without one.
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 std::uint64_t gateway_deadline(const generation_request& request);
+// What it is told when that has passed.
+error gateway_timeout(const generation_request& request);
 // Bytes that the prompts occupy while they wait.
 std::size_t prompt_bytes_of(const prompt& item);
 

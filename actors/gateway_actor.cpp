@@ -153,11 +153,11 @@ void expire(self_pointer self) {
   auto& s = self->state;
   s.ticking = false;
   const std::uint64_t now = now_ns();
-  std::vector<request_id> late;
+  std::vector<std::pair<request_id, error>> late;
   for (const auto& [id, request] : s.requests) {
-    if (gateway_deadline(request) <= now) late.push_back(id);
+    if (gateway_deadline(request) <= now) late.emplace_back(id, gateway_timeout(request));
   }
-  for (const request_id id : late) end_request(s, id, {error_kind::timed_out, "the request waited too long", "", std::nullopt});
+  for (const auto& [id, reason] : late) end_request(s, id, reason);
   watch_deadlines(self);
 }
 

@@ -235,13 +235,11 @@ TEST_F(serving_stream_test, a_repeated_prompt_is_found_in_the_cache_and_reported
   EXPECT_EQ(serve(""), 24); // blocks of 4; the last token is computed
   EXPECT_EQ(serve("another tenant"), 0);
   EXPECT_EQ(metric("troupe_cached_tokens_total"), 24);
-  EXPECT_TRUE(eventually([&] { return metric("troupe_kv_blocks", "cached") > 12; }));
+  EXPECT_TRUE(test::eventually([&] { return metric("troupe_kv_blocks", "cached") > 12; }));
   expect_idle();
 }
 
 TEST_F(serving_stream_test, choices_of_one_prompt_share_its_rows_and_keep_their_own_streams) {
-  device.num_blocks = 128; // without sharing, 8 choices of 60 + 8 tokens would need 136
-  faults->step_us = 1000;
   start();
   const std::string text(60, 'p');
   auto r = request(text, 8);
@@ -254,7 +252,8 @@ TEST_F(serving_stream_test, choices_of_one_prompt_share_its_rows_and_keep_their_
   ASSERT_TRUE(sink->wait());
   ASSERT_FALSE(sink->failed);
   for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(sink->choices[i].text, expected_text(text, 8, i, &sampling)) << i;
-  EXPECT_EQ(metric("troupe_preemptions_total"), 0);
+  // The prompt once, its last row seven times more, and one row for each output.
+  EXPECT_LE(metric("troupe_step_tokens_sum"), 60 + 7 + 8 * 8);
   expect_idle();
 }
 
