@@ -101,6 +101,16 @@ std::int64_t choices_of(const generation_request& request) {
   return static_cast<std::int64_t>(request.n) * static_cast<std::int64_t>(prompts);
 }
 
+std::uint64_t gateway_deadline(const generation_request& request) {
+  const auto timeout = std::min(request.queue_timeout_ns.value_or(kNever), request.timeout_ns.value_or(kNever));
+  return timeout > kNever - request.arrival_ns ? kNever : request.arrival_ns + timeout;
+}
+
+error gateway_timeout(const generation_request& request) {
+  const bool queue = request.queue_timeout_ns.value_or(kNever) <= request.timeout_ns.value_or(kNever);
+  return {error_kind::timed_out, "the request waited too long", queue ? "queue_timeout_ms" : "timeout_ms", std::nullopt};
+}
+
 std::size_t prompt_bytes_of(const prompt& item) {
   if (const auto* text = std::get_if<std::string>(&item)) return text->size();
   if (const auto* tokens = std::get_if<token_prompt>(&item)) return tokens->size() * sizeof(token_id);
@@ -134,6 +144,7 @@ result<std::vector<sequence_request>> expand(const generation_request& request, 
       sequence_request s;
       s.id = {request.id, static_cast<std::int32_t>(p) * request.n + i};
       s.prompt = tokens;
+      if (i > 0) s.same_prompt_as = static_cast<std::int32_t>(p) * request.n;
       s.sampling = request.sampling;
       s.sampling.seed = seed + static_cast<std::uint64_t>(i);
       s.stop = stops_of(request, eos, *limit);
@@ -141,7 +152,10 @@ result<std::vector<sequence_request>> expand(const generation_request& request, 
       s.sampling.suppressed = request.min_tokens > 0 ? s.stop.stop_token_ids : std::vector<token_id>{};
       if (i == 0 && request.echo) s.prompt_logprobs = request.prompt_logprobs;
       s.priority = request.priority;
+      s.cache_salt = request.cache_salt;
       s.arrival_ns = request.arrival_ns;
+      if (request.queue_timeout_ns) s.queue_deadline_ns = request.arrival_ns + *request.queue_timeout_ns;
+      if (request.timeout_ns) s.total_deadline_ns = request.arrival_ns + *request.timeout_ns;
       sequences.push_back(std::move(s));
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -15,6 +16,11 @@ std::optional<error> check_request(const generation_request& request, const serv
 
 // n * prompts, which check_request bounds to 32 bits.
 std::int64_t choices_of(const generation_request& request);
+// When the request must have left the gateway, where both of its timeouts run; kNever without one.
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+std::uint64_t gateway_deadline(const generation_request& request);
+// What it is told when that has passed.
+error gateway_timeout(const generation_request& request);
 // Bytes that the prompts occupy while they wait.
 std::size_t prompt_bytes_of(const prompt& item);
 

@@ -17,6 +17,7 @@ namespace {
 using self_pointer = actor_pointer<gateway_actor, gateway_state>;
 
 constexpr std::chrono::seconds kTokenizeDeadline{60};
+constexpr std::chrono::milliseconds kDeadlineTick{100}; // how late a request's deadline may be noticed
 
 void work(self_pointer self);
 
@@ -112,6 +113,13 @@ void work(self_pointer self) {
   }
 }
 
+// One timer while anybody here has a deadline, however many do.
+void watch_deadlines(self_pointer self) {
+  auto& s = self->state;
+  const bool any = std::any_of(s.requests.begin(), s.requests.end(), [](const auto& r) { return gateway_deadline(r.second) != kNever; });
+  if (any && !std::exchange(s.ticking, true)) self->delayed_send(self, kDeadlineTick, caf::tick_atom::value);
+}
+
 void take(self_pointer self, generation_request& request) {
   auto& s = self->state;
   const request_id id = request.id;
@@ -119,6 +127,7 @@ void take(self_pointer self, generation_request& request) {
   if (s.ended) return end_request(s, id, *s.ended);
   s.jobs.emplace_back(request_job{id});
   work(self);
+  watch_deadlines(self);
 }
 
 template <class Call>
@@ -139,6 +148,18 @@ void cancel(self_pointer self, const cancel_request& c) {
   } else {
     self->send(s.detokenizer, c);
   }
+}
+
+void expire(self_pointer self) {
+  auto& s = self->state;
+  s.ticking = false;
+  const std::uint64_t now = now_ns();
+  std::vector<std::pair<request_id, error>> late;
+  for (const auto& [id, request] : s.requests) {
+    if (gateway_deadline(request) <= now) late.emplace_back(id, gateway_timeout(request));
+  }
+  for (const auto& [id, reason] : late) end_request(s, id, reason);
+  watch_deadlines(self);
 }
 
 void stop_all(self_pointer self, const end_all& all) {
@@ -165,8 +186,11 @@ gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared,
   s.scheduler = std::move(scheduler);
   s.detokenizer = std::move(detokenizer);
   return {
-      [self](generation_request& request) { take(self, request); }, [self](tokenize_call& call) { take_call(self, call); },
-      [self](detokenize_call& call) { take_call(self, call); },     [self](const cancel_request& c) { cancel(self, c); },
+      [self](generation_request& request) { take(self, request); },
+      [self](tokenize_call& call) { take_call(self, call); },
+      [self](detokenize_call& call) { take_call(self, call); },
+      [self](const cancel_request& c) { cancel(self, c); },
+      [self](caf::tick_atom) { expire(self); },
       [self](const end_all& all) { stop_all(self, all); },
   };
 }

@@ -31,6 +31,7 @@ struct gateway_state {
   std::map<request_id, generation_request> requests;                          // waiting or being tokenized
   std::mt19937_64 seeds{std::random_device{}()};
   std::optional<error> ended; // end_all came
+  bool ticking = false;       // the timer of deadlines runs
 };
 
 gateway_actor::behavior_type run_gateway(actor_pointer<gateway_actor, gateway_state> self, shared_state shared, scheduler_actor scheduler,

@@ -117,10 +117,14 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, generation_request& x) {
   auto max_tokens = wire::to_pair(x.max_tokens);
   auto seed = wire::to_pair(x.seed);
+  auto queue_timeout = wire::to_pair(x.queue_timeout_ns);
+  auto timeout = wire::to_pair(x.timeout_ns);
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
   return f(caf::meta::type_name("generation_request"), x.id, x.arrival_ns, x.model, x.prompts, x.add_special_tokens, x.n, max_tokens,
            x.sampling, seed, x.min_tokens, x.ignore_eos, x.stop_token_ids, x.stop_strings, x.include_stop_string, x.echo, prompt_logprobs,
-           x.priority, wire::after_load([&] {
+           x.priority, queue_timeout, timeout, x.cache_salt, wire::after_load([&] {
+             x.queue_timeout_ns = wire::to_optional(queue_timeout);
+             x.timeout_ns = wire::to_optional(timeout);
              x.max_tokens = wire::to_optional(max_tokens);
              x.seed = wire::to_optional(seed);
              x.prompt_logprobs = wire::to_optional(prompt_logprobs);
@@ -130,8 +134,16 @@ typename Inspector::result_type inspect(Inspector& f, generation_request& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, sequence_request& x) {
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
+  auto same_prompt_as = wire::to_pair(x.same_prompt_as);
+  auto queue_deadline = wire::to_pair(x.queue_deadline_ns);
+  auto total_deadline = wire::to_pair(x.total_deadline_ns);
   return f(caf::meta::type_name("sequence_request"), x.id, x.prompt, x.sampling, x.stop, prompt_logprobs, x.priority, x.arrival_ns,
-           wire::after_load([&] { x.prompt_logprobs = wire::to_optional(prompt_logprobs); }));
+           same_prompt_as, x.cache_salt, queue_deadline, total_deadline, wire::after_load([&] {
+             x.queue_deadline_ns = wire::to_optional(queue_deadline);
+             x.total_deadline_ns = wire::to_optional(total_deadline);
+             x.prompt_logprobs = wire::to_optional(prompt_logprobs);
+             x.same_prompt_as = wire::to_optional(same_prompt_as);
+           }));
 }
 
 template <class Inspector>

@@ -300,7 +300,7 @@ using detokenizer_actor =
 using tokenizer_actor = caf::typed_actor<caf::replies_to<encode_job>::with<encode_done>, caf::replies_to<decode_job>::with<decode_done>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
-                                       caf::reacts_to<cancel_request>, caf::reacts_to<end_all>>;
+                                       caf::reacts_to<cancel_request>, caf::reacts_to<end_all>, caf::reacts_to<caf::tick_atom>>;
 
 } // namespace troupe::actors
 

@@ -5,6 +5,7 @@
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -14,15 +15,20 @@ namespace {
 
 using self_pointer = actor_pointer<scheduler_actor, scheduler_actor_state>;
 
-// How often a running step is looked at; no timer runs while nothing is planned.
+// How often a running step is looked at; no timer runs while nothing is planned and nobody has a deadline.
 std::chrono::milliseconds tick_interval(const serving_state& shared) {
   return std::clamp(shared.options.step_deadline / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(1000));
 }
 
+// How late a deadline may be noticed while no step ends.
+constexpr std::chrono::milliseconds kDeadlineTick{100};
+
 void watch(self_pointer self) {
   auto& s = self->state;
-  if (s.sent.empty() || std::exchange(s.ticking, true)) return;
-  self->delayed_send(self, tick_interval(*s.shared), caf::tick_atom::value);
+  const bool deadlines = s.core && s.core->next_deadline_ns().has_value();
+  if ((s.sent.empty() && !deadlines) || std::exchange(s.ticking, true)) return;
+  const auto interval = tick_interval(*s.shared);
+  self->delayed_send(self, deadlines ? std::min(interval, kDeadlineTick) : interval, caf::tick_atom::value);
 }
 
 void send_updates(self_pointer self, std::vector<sequence_update> updates, std::uint64_t now) {
@@ -32,15 +38,21 @@ void send_updates(self_pointer self, std::vector<sequence_update> updates, std::
 void report_stats(scheduler_actor_state& s) {
   const scheduler_stats now = s.core->stats();
   auto& metrics = *s.shared->parts.metrics;
-  metrics.set_engine(
-      {now.running, now.waiting, now.blocks_total, now.blocks_total - now.blocks_free - now.blocks_cached, now.blocks_cached});
+  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached});
   if (now.preemptions > s.preemptions) metrics.preempted(static_cast<std::int64_t>(now.preemptions - s.preemptions));
   s.preemptions = now.preemptions;
+}
+
+void expire(self_pointer self) {
+  auto& s = self->state;
+  const std::uint64_t now = now_ns();
+  if (s.core) send_updates(self, s.core->expire(now), now);
 }
 
 // Plans as far ahead as the scheduler allows.
 void pump(self_pointer self) {
   auto& s = self->state;
+  expire(self);
   while (s.device) {
     const std::uint64_t now = now_ns();
     auto plan = s.core->schedule(now);
@@ -117,10 +129,24 @@ void step_has_failed(self_pointer self, const step_failed& failed) {
   if (s.device && failed.epoch == s.core->epoch()) give_device_up(self, failed.reason);
 }
 
+scheduler_config config_for(const serving_state& shared, const executor_info& info) {
+  scheduler_config config;
+  config.device = info;
+  config.max_waiting = shared.options.max_queue;
+  config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
+  config.prefix_caching = shared.options.prefix_caching;
+  if (const auto& bound = shared.options.max_predicted_ttft) {
+    config.max_predicted_ttft_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(*bound).count());
+  }
+  std::random_device random;
+  for (std::uint64_t& half : config.hash_key) half = (std::uint64_t{random()} << 32) | random();
+  return config;
+}
+
 void attach(self_pointer self, device_number number, const executor_info& info, device_actor device) {
   auto& s = self->state;
   s.supervisor = caf::actor_cast<supervisor_actor>(self->current_sender());
-  if (!s.core) s.core.emplace(scheduler_config{info, s.shared->options.max_queue, std::max(1, s.shared->options.plans_in_flight)});
+  if (!s.core) s.core.emplace(config_for(*s.shared, info));
   s.device = std::move(device);
   s.number = number;
   pump(self);
@@ -133,12 +159,11 @@ void detach(self_pointer self, const detach_device& d) {
 void tick(self_pointer self) {
   auto& s = self->state;
   s.ticking = false;
-  if (s.sent.empty()) return;
   const auto deadline = std::chrono::duration_cast<std::chrono::nanoseconds>(s.shared->options.step_deadline);
-  if (now_ns() - s.last_news_ns > static_cast<std::uint64_t>(deadline.count())) {
+  if (!s.sent.empty() && now_ns() - s.last_news_ns > static_cast<std::uint64_t>(deadline.count())) {
     return give_device_up(self, "no result within the step deadline of " + std::to_string(s.shared->options.step_deadline.count()) + " ms");
   }
-  watch(self);
+  pump(self);
 }
 
 } // namespace

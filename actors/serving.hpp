@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct serving_options {
   std::int32_t max_queue = 1024; // choices waiting; beyond it: 429
   std::int32_t tokenizer_workers = 2;
   std::int32_t plans_in_flight = 2;
+  bool prefix_caching = true;
+  std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: the device runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost

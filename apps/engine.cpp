@@ -111,6 +111,8 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   serving.created = std::time(nullptr);
   serving.eos_tokens = text.eos_tokens;
   serving.max_queue = options.max_queue;
+  serving.prefix_caching = options.prefix_caching;
+  if (options.max_predicted_ttft_ms) serving.max_predicted_ttft = std::chrono::milliseconds(*options.max_predicted_ttft_ms);
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);

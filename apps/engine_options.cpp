@@ -28,6 +28,11 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("--threads", o.threads, "threads of the CPU device (0: one per core)")->check(CLI::Range(0, 4096));
   command.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size, "devices that share each layer")->check(CLI::Range(1, 1));
   command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
+  command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
+                   "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
+  command.add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
+                     "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
+      ->check(CLI::PositiveNumber);
   command.add_option("--max-queue", o.max_queue, "sequences that may wait; beyond it clients get 429")->check(CLI::PositiveNumber);
   command.add_option("--max-device-restarts", o.max_device_restarts, "restarts within a minute before the server gives up")
       ->check(CLI::NonNegativeNumber)

@@ -30,6 +30,8 @@ struct engine_options {
   std::int32_t threads = 0;                  // 0: one per core
   std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
+  bool prefix_caching = true;
+  std::optional<std::int32_t> max_predicted_ttft_ms; // none: no bound
   std::int32_t max_queue = 1024;
   std::int32_t max_device_restarts = 10; // within 60 s
   std::int32_t step_deadline_s = 120;

@@ -44,6 +44,9 @@ struct generation_request {
   bool echo = false;                           // report the prompt first
   std::optional<std::int32_t> prompt_logprobs; // with this many best alternatives
   std::int32_t priority = 0;                   // lower is earlier
+  std::optional<std::uint64_t> queue_timeout_ns; // from arrival until a device works on it; none: no limit
+  std::optional<std::uint64_t> timeout_ns;       // from arrival until its end; none: no limit
+  std::string cache_salt;                      // cached prefixes are shared among requests of equal salt only
 };
 
 struct token_logprob {

@@ -24,7 +24,8 @@ struct slot_open {
   friend bool operator==(const slot_open&, const slot_open&) = default;
 };
 
-// Physical blocks for the slot's logical blocks first_block, first_block + 1, ..
+// Physical blocks for the slot's logical blocks first_block, first_block + 1, ..; they follow those that the slot has, or take the place
+// of some of them: the same content was found in another block. Several slots may share a block whose rows are all computed.
 struct block_grant {
   slot_id slot = 0;
   std::int32_t first_block = 0;
@@ -33,6 +34,7 @@ struct block_grant {
   friend bool operator==(const block_grant&, const block_grant&) = default;
 };
 
+// All rows of a block, before the plan's items write any; those of `from` that count were computed by earlier plans.
 struct block_copy {
   block_id from = 0;
   block_id to = 0;
@@ -49,7 +51,8 @@ enum class work_kind : std::uint8_t {
 struct work_item {
   slot_id slot = 0;
   work_kind kind = work_kind::prefill;
-  std::int32_t first_position = 0; // of the item's first token in its sequence
+  // Of the item's first token in its sequence. A slot's first item may start above 0: the blocks before hold the rows already.
+  std::int32_t first_position = 0;
   std::int32_t token_count = 0;
   bool sample = false;                         // draw a token from the last row (decode: always true)
   std::optional<std::int32_t> prompt_logprobs; // prefill: score each next prompt token, with this many best ones

@@ -1,6 +1,7 @@
 // Decides what each step computes and absorbs what came back. Pure: no clock, thread, random number or I/O; time is an argument.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,28 +9,37 @@
 
 #include "core/error.hpp"
 #include "core/step.hpp"
+#include "kvcache/block_hash.hpp"
 #include "scheduler/sequence.hpp"
 
 namespace troupe {
 
 struct scheduler_config {
   executor_info device;
-  std::int32_t max_waiting = 1024;  // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2; // 2: one step ahead
+  std::int32_t max_waiting = 1024;                    // sequences; add() beyond it is `overloaded`
+  std::int32_t plans_in_flight = 2;                   // 2: one step ahead
+  std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
+  bool prefix_caching = true;
+  std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
+  block_hash hash{};                       // none: keyed_block_hash(hash_key)
 };
 
+// blocks_free + blocks_used + blocks_cached = blocks_total, always.
 struct scheduler_stats {
   std::int32_t running = 0;
   std::int32_t waiting = 0;
   std::int32_t plans_in_flight = 0;
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;
-  std::uint64_t preemptions = 0; // since construction
+  std::int32_t blocks_used = 0;   // by running sequences; a shared one counts once
+  std::int32_t blocks_cached = 0; // hold a prefix that no sequence uses
+  std::uint64_t preemptions = 0;  // since construction
 };
 
 // Why device state is gone. A fault (the device process crashed, a step failed) may be a request's doing; a kill came from outside.
 enum class loss_cause : std::uint8_t { fault, killed };
+
+struct scheduler_core;
 
 class scheduler {
  public:
@@ -39,7 +49,7 @@ class scheduler {
   scheduler(scheduler&&) noexcept;
 
   // Admits or refuses: invalid_request when prompt and max_tokens can never fit (context or an empty pool), overloaded when the queue is
-  // full.
+  // full, when the predicted time to its first token is above the bound, or its queue deadline would pass before it is scheduled.
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
   // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out.
   std::optional<step_plan> schedule(std::uint64_t now_ns);
@@ -47,6 +57,10 @@ class scheduler {
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);
   // Ends a sequence from outside: client gone, stop string found. False when it is not (or no longer) known. Emits no update.
   bool remove(sequence_id id);
+  // Ends what is past a deadline, failed with timed_out.
+  std::vector<sequence_update> expire(std::uint64_t now_ns);
+  // The earliest deadline of any sequence; none when nobody has one.
+  std::optional<std::uint64_t> next_deadline_ns() const;
   // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns the
   // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
@@ -58,8 +72,7 @@ class scheduler {
   epoch_number epoch() const;
 
  private:
-  struct impl;
-  std::unique_ptr<impl> impl_;
+  std::unique_ptr<scheduler_core> core_;
 };
 
 } // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/error.hpp"
@@ -19,7 +20,12 @@ struct sequence_request {
   stop_conditions stop;
   std::optional<std::int32_t> prompt_logprobs;
   std::int32_t priority = 0; // lower is earlier; equal ones by arrival
+  // Index of an earlier choice of this request with the same prompt: its rows are shared where possible.
+  std::optional<std::int32_t> same_prompt_as;
+  std::string cache_salt; // cached prefixes are shared by sequences of equal salt only
   std::uint64_t arrival_ns = 0;
+  std::optional<std::uint64_t> queue_deadline_ns; // not scheduled for the first time by then: timed out
+  std::optional<std::uint64_t> total_deadline_ns; // not ended by then: timed out
 };
 
 // Steady-clock nanoseconds; 0 is "not reached".
@@ -38,7 +44,7 @@ struct sequence_update {
   std::vector<token_scores> prompt_scores; // of prompt positions 1, 2, .. in order, each once
   std::optional<finish_reason> finish;
   std::optional<error> failure;   // with finish == failed
-  std::int32_t cached_tokens = 0; // of the prompt, with finish
+  std::int32_t cached_tokens = 0; // of the prompt: found computed when the sequence was first scheduled
   std::int32_t output_tokens = 0; // in all so far; a stop token counts (it was generated)
   sequence_times times;
 };

@@ -12,17 +12,21 @@ namespace troupe {
 
 struct sequence_state {
   sequence_request request;
-  std::vector<token_id> outputs; // sampled and confirmed
-  std::int32_t scored = 0;       // prompt positions whose scores were reported
+  std::vector<token_id> outputs;           // sampled and confirmed
+  std::int32_t scored = 0;                 // prompt positions whose scores were reported
+  std::int32_t cached_tokens = 0;          // of the prompt, found computed when first scheduled
+  std::vector<std::uint64_t> block_hashes; // of the leading full blocks, as far as they were needed
   sequence_times times;
   std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
   std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
 
   // One life: from the opening of a slot to a preemption, a lost device or the end.
-  std::uint64_t life = 0; // rises with each; rows of an older life are dropped
+  std::uint64_t life = 0; // no two lives of any sequences have the same; rows of an older one are dropped
   std::optional<slot_id> slot;
   std::vector<block_id> blocks;
-  std::int32_t planned = 0; // positions 0 .. planned-1 are computed or in flight
+  std::int32_t planned = 0;   // positions 0 .. planned-1 are computed or in flight
+  std::int32_t confirmed = 0; // positions 0 .. confirmed-1 are computed: their results were applied
+  std::int32_t indexed = 0;   // leading blocks that are in the prefix index
   std::int32_t samples_in_flight = 0;
   bool proven = false; // a token came back in this life
   bool primed = false; // a sample was planned in this life: the device holds the last token
@@ -38,13 +42,18 @@ struct sequence_state {
   bool can_decode() const { return primed && wants_output(); }
   bool can_prefill() const { return !primed && planned < known(); }
   bool wants_scores() const { return request.prompt_logprobs.has_value() && scored + 1 < prompt_size(); }
+  // A device builds the counts that penalties need from the rows it is given, and scores rows that it computes: neither can be skipped.
+  bool needs_every_row() const {
+    const sampling_params& p = request.sampling;
+    return p.repetition_penalty != 1.0F || p.presence_penalty != 0.0F || p.frequency_penalty != 0.0F || wants_scores();
+  }
   bool suspect() const { return faults_in_a_row > 0; }
 
   void leave_device() {
-    ++life;
+    life = 0;
     slot.reset();
     blocks.clear();
-    planned = 0;
+    planned = confirmed = indexed = 0;
     samples_in_flight = 0;
     proven = false;
     primed = false;

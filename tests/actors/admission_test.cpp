@@ -71,6 +71,7 @@ TEST(admission, choices_are_numbered_by_prompt_and_seeded_by_their_place_in_it) 
     const auto& q = s[static_cast<std::size_t>(i)];
     EXPECT_EQ(q.id, (sequence_id{5, i}));
     EXPECT_EQ(q.sampling.seed, 40U + static_cast<std::uint64_t>(i % 2));
+    EXPECT_EQ(q.same_prompt_as, i % 2 == 0 ? std::nullopt : std::optional(i - 1));
     EXPECT_EQ(q.prompt_logprobs.has_value(), i % 2 == 0) << "the prompt is scored once";
   }
   EXPECT_EQ(s[3].prompt, (std::vector<token_id>{3, 4}));

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -118,7 +119,7 @@ class fake_device final : public step_executor {
   struct slot_state {
     slot_open open;
     std::vector<block_id> blocks;
-    std::int32_t length = 0;
+    std::optional<std::int32_t> length; // none before the first item, which says how much is there already
     token_id last = -1;
   };
 
@@ -128,12 +129,16 @@ class fake_device final : public step_executor {
 
   void run(const step_plan& plan, step_result& result) {
     for (const slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
-    for (const slot_open& o : plan.opened) require(slots_.emplace(o.slot, slot_state{o, {}, 0, -1}).second, "opened an open slot");
+    for (const slot_open& o : plan.opened)
+      require(slots_.emplace(o.slot, slot_state{o, {}, std::nullopt, -1}).second, "opened an open slot");
     for (const block_grant& g : plan.grants) {
       auto& blocks = at(g.slot).blocks;
-      require(g.first_block == static_cast<std::int32_t>(blocks.size()), "a grant leaves a gap");
-      blocks.insert(blocks.end(), g.blocks.begin(), g.blocks.end());
+      const auto first = static_cast<std::size_t>(g.first_block);
+      require(first <= blocks.size(), "a grant leaves a gap");
+      blocks.resize(std::max(blocks.size(), first + g.blocks.size()));
+      std::copy(g.blocks.begin(), g.blocks.end(), blocks.begin() + g.first_block);
     }
+    for (const block_copy& c : plan.copies) std::copy_n(block(c.from), info_.block_size, block(c.to));
     std::size_t next = 0;
     for (const work_item& item : plan.items) result.outputs.push_back(run_item(item, plan, next));
     require(next == plan.tokens.size(), "tokens are left over");
@@ -144,6 +149,7 @@ class fake_device final : public step_executor {
     require(found != slots_.end(), "the slot is not open");
     return found->second;
   }
+  std::vector<token_id>::iterator block(block_id id) { return kv_.begin() + std::ptrdiff_t{id} * info_.block_size; }
   token_id& cell(slot_state& s, std::int32_t position) {
     const auto block = static_cast<std::size_t>(position / info_.block_size);
     require(block < s.blocks.size(), "a position has no block");
@@ -153,13 +159,13 @@ class fake_device final : public step_executor {
 
   slot_output run_item(const work_item& item, const step_plan& plan, std::size_t& next) {
     slot_state& s = at(item.slot);
-    require(item.first_position == s.length, "an item does not follow on");
+    require(item.first_position == s.length.value_or(item.first_position), "an item does not follow on");
     for (std::int32_t i = 0; i < item.token_count; ++i) {
       cell(s, item.first_position + i) = item.kind == work_kind::decode ? s.last : plan.tokens.at(next++);
     }
-    s.length += item.token_count;
+    s.length = item.first_position + item.token_count;
     std::vector<token_id> prefix;
-    for (std::int32_t p = 0; p < s.length; ++p) prefix.push_back(cell(s, p));
+    for (std::int32_t p = 0; p < *s.length; ++p) prefix.push_back(cell(s, p));
     if (contains(prefix, faults_->poison)) throw device_error("the fake device was poisoned");
     slot_output out;
     out.slot = item.slot;
@@ -175,8 +181,9 @@ class fake_device final : public step_executor {
   // Each row scores the token after it; a chunk that ends the prompt has none for its last row.
   void score_prompt(const work_item& item, const step_plan& plan, std::size_t& next, slot_state& s, slot_output& out) {
     if (!item.prompt_logprobs) return;
-    for (std::int32_t p = item.first_position + 1; p < s.length; ++p) out.prompt_scores.push_back(score(cell(s, p), *item.prompt_logprobs));
-    if (s.length < s.open.prompt_tokens) out.prompt_scores.push_back(score(plan.tokens.at(next++), *item.prompt_logprobs));
+    for (std::int32_t p = item.first_position + 1; p < *s.length; ++p)
+      out.prompt_scores.push_back(score(cell(s, p), *item.prompt_logprobs));
+    if (*s.length < s.open.prompt_tokens) out.prompt_scores.push_back(score(plan.tokens.at(next++), *item.prompt_logprobs));
   }
 
   static token_scores score(token_id t, std::int32_t best) {

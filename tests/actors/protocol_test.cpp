@@ -85,6 +85,8 @@ TEST_F(protocol_test, a_request_keeps_its_alternatives_and_options) {
   r.seed = 1;
   r.sampling = odd_sampling();
   r.stop_strings = {"a", "b"};
+  r.cache_salt = "salt";
+  r.timeout_ns = 7;
   const auto back = over_the_wire(r);
   EXPECT_EQ(back.prompts, r.prompts);
   EXPECT_EQ(back.max_tokens, r.max_tokens);
@@ -92,6 +94,9 @@ TEST_F(protocol_test, a_request_keeps_its_alternatives_and_options) {
   EXPECT_EQ(back.prompt_logprobs, std::nullopt);
   EXPECT_EQ(back.sampling, r.sampling);
   EXPECT_EQ(back.stop_strings, r.stop_strings);
+  EXPECT_EQ(back.cache_salt, r.cache_salt);
+  EXPECT_EQ(back.timeout_ns, r.timeout_ns);
+  EXPECT_EQ(back.queue_timeout_ns, std::nullopt);
 }
 
 TEST_F(protocol_test, an_update_keeps_its_end_and_its_error) {

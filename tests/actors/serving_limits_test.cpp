@@ -21,6 +21,15 @@ class serving_limits_test : public test::serving_test {
     EXPECT_EQ(sink->failed->kind, kind) << sink->failed->message;
     EXPECT_EQ(sink->failed->param, param) << sink->failed->message;
   }
+
+  // Just `tokens_in_all` outputs, the first of which is there.
+  std::shared_ptr<test::recording_sink> submit_long(const std::string& text, std::int32_t tokens_in_all) {
+    auto r = request(text, tokens_in_all);
+    r.min_tokens = tokens_in_all;
+    auto sink = submit(std::move(r));
+    EXPECT_TRUE(sink->wait_for_outputs(1));
+    return sink;
+  }
 };
 
 TEST_F(serving_limits_test, what_can_never_be_served_is_a_400_that_names_the_field) {
@@ -45,6 +54,65 @@ TEST_F(serving_limits_test, what_can_never_be_served_is_a_400_that_names_the_fie
   auto sink = submit(request("still here", 8));
   expect_stream(*sink, "still here", 8);
   EXPECT_EQ(metric("troupe_requests_total", "length") + metric("troupe_requests_total", "stop"), 1);
+}
+
+TEST_F(serving_limits_test, a_request_that_waits_beyond_its_queue_timeout_times_out_and_the_one_before_it_does_not) {
+  device.max_num_seqs = 1;
+  faults->step_us = 20'000;
+  start();
+  auto running = submit_long("a", 30);
+  auto second = request("b", 4);
+  second.queue_timeout_ns = 50'000'000;
+  expect_refusal(second, error_kind::timed_out, "queue_timeout_ms");
+  EXPECT_FALSE(running->ended());
+  ASSERT_TRUE(running->wait());
+  EXPECT_EQ(running->choices[0].text, expected_text("a", 30, 0, nullptr, 30));
+  expect_idle();
+}
+
+TEST_F(serving_limits_test, a_timeout_ends_a_running_request_even_while_its_device_hangs) {
+  start();
+  faults->close_gate();
+  auto r = request("x", 200);
+  r.timeout_ns = 50'000'000;
+  expect_refusal(r, error_kind::timed_out, "timeout_ms");
+  faults->open_gate();
+  expect_idle();
+  auto sink = submit(request("still here", 8));
+  expect_stream(*sink, "still here", 8);
+}
+
+TEST_F(serving_limits_test, a_timeout_holds_in_the_tokenizers_queue_too) {
+  options.tokenizer_workers = 1;
+  start();
+  tokens->close_gate();
+  auto blocking = submit(request("a", 4));
+  tokens->await_encoding(1);
+  for (const bool queue : {true, false}) {
+    auto r = request("b", 4);
+    (queue ? r.queue_timeout_ns : r.timeout_ns) = 30'000'000;
+    expect_refusal(r, error_kind::timed_out, queue ? "queue_timeout_ms" : "timeout_ms");
+  }
+  tokens->open_gate();
+  expect_stream(*blocking, "a", 4);
+  expect_idle();
+}
+
+TEST_F(serving_limits_test, what_would_speak_too_late_is_turned_away_with_a_wait_once_the_speed_is_known) {
+  device.max_num_seqs = 1;
+  faults->step_us = 20'000;
+  options.max_predicted_ttft = 500ms;
+  start();
+  ASSERT_TRUE(submit_long("to measure by", 40)->wait()); // a stay of 800 ms at least
+  auto running = submit_long("a", 40);
+  auto late = submit(request("b", 4));
+  ASSERT_TRUE(late->wait());
+  ASSERT_TRUE(late->failed);
+  EXPECT_EQ(late->failed->kind, error_kind::overloaded);
+  EXPECT_GE(late->failed->retry_after_seconds.value_or(0), 1U);
+  ASSERT_TRUE(running->wait());
+  EXPECT_FALSE(running->failed);
+  expect_idle();
 }
 
 TEST_F(serving_limits_test, token_ids_outside_the_vocabulary_never_reach_a_device) {

@@ -222,6 +222,53 @@ TEST_F(serving_stream_test, bos_makes_an_empty_prompt_a_prompt) {
   EXPECT_EQ(sink->usage->prompt_tokens, 1);
 }
 
+TEST_F(serving_stream_test, a_repeated_prompt_is_found_in_the_cache_and_reported) {
+  start();
+  const auto serve = [&](const std::string& salt) {
+    auto r = request("a prompt of 25 characters", 8);
+    r.cache_salt = salt;
+    auto sink = submit(std::move(r));
+    expect_stream(*sink, "a prompt of 25 characters", 8);
+    return sink->usage ? sink->usage->cached_tokens : -1;
+  };
+  EXPECT_EQ(serve(""), 0);
+  EXPECT_EQ(serve(""), 24); // blocks of 4; the last token is computed
+  EXPECT_EQ(serve("another tenant"), 0);
+  EXPECT_EQ(metric("troupe_cached_tokens_total"), 24);
+  EXPECT_TRUE(test::eventually([&] { return metric("troupe_kv_blocks", "cached") > 12; }));
+  expect_idle();
+}
+
+TEST_F(serving_stream_test, choices_of_one_prompt_share_its_rows_and_keep_their_own_streams) {
+  start();
+  const std::string text(60, 'p');
+  auto r = request(text, 8);
+  r.n = 8;
+  r.seed = 5;
+  r.sampling.temperature = 1;
+  auto sampling = r.sampling;
+  sampling.seed = 5;
+  auto sink = submit(std::move(r));
+  ASSERT_TRUE(sink->wait());
+  ASSERT_FALSE(sink->failed);
+  for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(sink->choices[i].text, expected_text(text, 8, i, &sampling)) << i;
+  // The prompt once, its last row seven times more, and one row for each output.
+  EXPECT_LE(metric("troupe_step_tokens_sum"), 60 + 7 + 8 * 8);
+  expect_idle();
+}
+
+TEST_F(serving_stream_test, without_prefix_caching_nothing_is_kept) {
+  options.prefix_caching = false;
+  start();
+  for (int i = 0; i < 2; ++i) {
+    auto sink = submit(request("a prompt of 25 characters", 8));
+    expect_stream(*sink, "a prompt of 25 characters", 8);
+    EXPECT_EQ(sink->usage->cached_tokens, 0);
+  }
+  expect_idle();
+  EXPECT_EQ(metric("troupe_kv_blocks", "cached"), 0);
+}
+
 TEST_F(serving_stream_test, tokenize_and_detokenize_answer) {
   start();
   std::promise<result<tokenize_reply>> tokenized;

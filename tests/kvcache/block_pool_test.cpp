@@ -18,6 +18,7 @@ TEST(BlockPool, HandsOutEachBlockOnceAndAllOfThem) {
   EXPECT_EQ(*all.begin(), 0);
   EXPECT_EQ(*all.rbegin(), 9);
   EXPECT_EQ(pool.free(), 0);
+  EXPECT_EQ(pool.held(), 10);
 }
 
 TEST(BlockPool, TooManyTakesNone) {
@@ -26,13 +27,33 @@ TEST(BlockPool, TooManyTakesNone) {
   EXPECT_EQ(pool.free(), 3);
 }
 
-TEST(BlockPool, FreeingTwiceOrAStrangerThrows) {
+TEST(BlockPool, ABlockIsParkedWhenItsLastOwnerDropsItAndFreeWhenToldSo) {
   block_pool pool(3);
-  auto a = pool.take(2);
-  pool.give_back(*a);
-  EXPECT_THROW(pool.give_back(*a), std::logic_error);
-  EXPECT_THROW(pool.give_back({7}), std::logic_error);
-  EXPECT_EQ(pool.used(), 0);
+  const block_id block = pool.take(1)->front();
+  pool.share(block);
+  EXPECT_FALSE(pool.drop(block));
+  EXPECT_TRUE(pool.drop(block));
+  EXPECT_EQ(pool.parked(), 1);
+  EXPECT_FALSE(pool.take(3)); // a parked block is not given out
+  pool.share(block);
+  EXPECT_EQ(pool.held(), 1);
+  EXPECT_TRUE(pool.drop(block));
+  pool.free_parked(block);
+  EXPECT_EQ(pool.free(), 3);
+  EXPECT_EQ(pool.take(1)->front(), block); // freed last, out first
+}
+
+TEST(BlockPool, ACallThatDoesNotFitTheStateThrows) {
+  block_pool pool(3);
+  const block_id block = pool.take(1)->front();
+  EXPECT_THROW(pool.free_parked(block), std::logic_error);
+  EXPECT_TRUE(pool.drop(block));
+  EXPECT_THROW(pool.drop(block), std::logic_error);
+  pool.free_parked(block);
+  EXPECT_THROW(pool.free_parked(block), std::logic_error);
+  EXPECT_THROW(pool.share(block), std::logic_error);
+  EXPECT_THROW(pool.drop(7), std::logic_error);
+  EXPECT_THROW(pool.share(-1), std::logic_error);
 }
 
 TEST(BlockPool, BlocksForRoundsUp) {

@@ -1,8 +1,9 @@
 // A device made of arithmetic: its token is a hash of the prefix, so that any stream can be checked without running it again. It
 // keeps KV as the token that was written at each (block, offset), and reads the prefix back through the block table: a wrong grant,
-// a block with two owners or a missing refill changes the token.
+// copy or cache hit, a block that was overwritten or a missing refill changes the token.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
@@ -12,8 +13,8 @@
 
 namespace troupe::test {
 
-inline token_id next_token(const std::vector<token_id>& prefix, std::int32_t vocab) {
-  std::uint64_t h = 1469598103934665603ULL;
+inline token_id next_token(const std::vector<token_id>& prefix, std::int32_t vocab, std::uint64_t seed = 0) {
+  std::uint64_t h = 1469598103934665603ULL ^ (seed << 32);
   for (token_id t : prefix) h = (h ^ static_cast<std::uint64_t>(t + 1)) * 1099511628211ULL;
   return static_cast<token_id>((h >> 20) % static_cast<std::uint64_t>(vocab));
 }
@@ -24,12 +25,11 @@ class hash_device {
 
   step_result run(const step_plan& plan) {
     for (slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
-    for (const slot_open& open : plan.opened) require(slots_.emplace(open.slot, slot_state{}).second, "opened an open slot");
-    for (const block_grant& grant : plan.grants) {
-      auto& blocks = at(grant.slot).blocks;
-      require(grant.first_block == static_cast<std::int32_t>(blocks.size()), "grant leaves a gap");
-      blocks.insert(blocks.end(), grant.blocks.begin(), grant.blocks.end());
+    for (const slot_open& open : plan.opened) {
+      require(slots_.emplace(open.slot, slot_state{{}, -1, open.prompt_tokens, open.sampling.seed}).second, "opened an open slot");
     }
+    for (const block_grant& grant : plan.grants) take_grant(grant);
+    for (const block_copy& copy : plan.copies) std::copy_n(block(copy.from), info_.block_size, block(copy.to));
     step_result result{plan.epoch, plan.step, {}, {}};
     std::size_t next = 0;
     std::int32_t total = 0;
@@ -47,6 +47,8 @@ class hash_device {
   struct slot_state {
     std::vector<block_id> blocks;
     token_id last = -1;
+    std::int32_t prompt_tokens = 0;
+    std::uint64_t seed = 0;
   };
 
   static void require(bool holds, const char* what) {
@@ -57,6 +59,28 @@ class hash_device {
     require(found != slots_.end(), "slot is not open");
     return found->second;
   }
+  std::vector<token_id>::iterator block(block_id id) { return kv_.begin() + std::ptrdiff_t{id} * info_.block_size; }
+  void take_grant(const block_grant& grant) {
+    auto& blocks = at(grant.slot).blocks;
+    const auto first = static_cast<std::size_t>(grant.first_block);
+    require(first <= blocks.size(), "grant leaves a gap");
+    blocks.resize(std::max(blocks.size(), first + grant.blocks.size()));
+    std::copy(grant.blocks.begin(), grant.blocks.end(), blocks.begin() + grant.first_block);
+  }
+  // No row may be written where another sequence reads.
+  void write(slot_id slot, std::int32_t position, token_id token) {
+    token_id& written = cell(at(slot), position);
+    const block_id mine = at(slot).blocks[static_cast<std::size_t>(position / info_.block_size)];
+    for (const auto& [other, state] : slots_) {
+      require(other == slot || std::find(state.blocks.begin(), state.blocks.end(), mine) == state.blocks.end(), "writes a shared block");
+    }
+    written = token;
+  }
+  std::vector<token_id> prefix_of(slot_state& s, std::int32_t length) {
+    std::vector<token_id> prefix;
+    for (std::int32_t p = 0; p < length; ++p) prefix.push_back(cell(s, p));
+    return prefix;
+  }
   token_id& cell(slot_state& s, std::int32_t position) {
     const auto block = static_cast<std::size_t>(position / info_.block_size);
     require(block < s.blocks.size(), "position without a block");
@@ -66,17 +90,26 @@ class hash_device {
   slot_output run_item(const work_item& item, const step_plan& plan, std::size_t& next) {
     slot_state& s = at(item.slot);
     for (std::int32_t i = 0; i < item.token_count; ++i) {
-      cell(s, item.first_position + i) = item.kind == work_kind::decode ? s.last : plan.tokens.at(next++);
+      write(item.slot, item.first_position + i, item.kind == work_kind::decode ? s.last : plan.tokens.at(next++));
     }
     slot_output out;
     out.slot = item.slot;
+    const std::int32_t end = item.first_position + item.token_count;
+    if (item.prompt_logprobs) score(item, s, plan, next, out);
     if (item.sample) {
-      std::vector<token_id> prefix;
-      for (std::int32_t p = 0; p < item.first_position + item.token_count; ++p) prefix.push_back(cell(s, p));
-      s.last = next_token(prefix, info_.vocab_size);
+      s.last = next_token(prefix_of(s, end), info_.vocab_size, s.seed);
       out.tokens.push_back(s.last);
     }
     return out;
+  }
+
+  // The score of a token is a number made of its prefix.
+  void score(const work_item& item, slot_state& s, const step_plan& plan, std::size_t& next, slot_output& out) {
+    const std::int32_t end = item.first_position + item.token_count;
+    for (std::int32_t p = item.first_position + 1; p <= end && p < s.prompt_tokens; ++p) {
+      const token_id target = p < end ? cell(s, p) : plan.tokens.at(next++);
+      out.prompt_scores.push_back({{target, static_cast<float>(next_token(prefix_of(s, p), 1 << 20))}, {}});
+    }
   }
 
   executor_info info_;

@@ -3,81 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
-#include <map>
 #include <random>
 
-#include "tests/scheduler/hash_device.hpp"
+#include "tests/scheduler/scheduler_testing.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr std::int32_t kVocab = 97;
-
-executor_info device(std::int32_t blocks = 64, std::int32_t block_size = 4, std::int32_t seqs = 8, std::int32_t budget = 16,
-                     std::int32_t context = 128) {
-  return {block_size, blocks, seqs, budget, context, kVocab};
-}
-
-sequence_request request(std::uint64_t id, std::vector<token_id> prompt, std::int32_t max_tokens) {
-  sequence_request r;
-  r.id = {id, 0};
-  r.prompt = std::move(prompt);
-  r.stop.max_tokens = max_tokens;
-  r.arrival_ns = id;
-  return r;
-}
-
-std::vector<token_id> reference(std::vector<token_id> prompt, std::int32_t count) {
-  std::vector<token_id> out;
-  for (std::int32_t i = 0; i < count; ++i) {
-    out.push_back(test::next_token(prompt, kVocab));
-    prompt.push_back(out.back());
-  }
-  return out;
-}
-
-// A scheduler and its device, with results held back as a real device holds them.
-struct bench {
-  explicit bench(executor_info limits, std::int32_t ahead = 2, std::int32_t max_waiting = 1000)
-      : info(limits), sched({limits, max_waiting, ahead}), dev(limits) {}
-
-  // One turn: plan all that may be planned, then absorb the oldest result. False when nothing is left to do.
-  bool turn() {
-    while (auto plan = sched.schedule(++now)) results.push_back(dev.run(*plan));
-    if (results.empty()) return false;
-    absorb(sched.apply(results.front(), ++now));
-    results.pop_front();
-    return true;
-  }
-  void absorb(const std::vector<sequence_update>& updates) {
-    for (const sequence_update& u : updates) {
-      auto& text = tokens[u.id];
-      text.insert(text.end(), u.tokens.begin(), u.tokens.end());
-      if (!u.finish) continue;
-      EXPECT_TRUE(ends.emplace(u.id, u).second) << "ended twice";
-    }
-  }
-  void lose(loss_cause cause) {
-    absorb(sched.device_lost(++now, cause));
-    results.clear();
-    dev = test::hash_device(info);
-  }
-  void run() {
-    for (int i = 0; turn(); ++i) ASSERT_LT(i, 100000) << "no end";
-    const scheduler_stats s = sched.stats();
-    EXPECT_EQ(s.running + s.waiting, 0);
-    EXPECT_EQ(s.blocks_free + s.blocks_cached, s.blocks_total);
-  }
-
-  executor_info info;
-  scheduler sched;
-  test::hash_device dev;
-  std::deque<step_result> results;
-  std::map<sequence_id, std::vector<token_id>> tokens;
-  std::map<sequence_id, sequence_update> ends;
-  std::uint64_t now = 1000;
-};
+using namespace test;
 
 TEST(Scheduler, OneSequenceMatchesTheReference) {
   bench b(device());

@@ -14,7 +14,9 @@ namespace troupe::http {
 namespace {
 
 constexpr std::int32_t kMostTokens = std::numeric_limits<std::int32_t>::max();
-constexpr std::int32_t kCompletionTokens = 16; // OpenAI's default for completions
+constexpr std::int32_t kCompletionTokens = 16;       // OpenAI's default for completions
+constexpr std::int64_t kLongestTimeout = 86'400'000; // ms: a day
+constexpr std::size_t kSaltBytes = 256;
 constexpr std::size_t kMostValues = 2'000'000; // a tree takes about 40 bytes for each
 
 result<value> parse_object(std::string_view body, const server_limits& limits) {
@@ -29,6 +31,26 @@ std::string model_name(field_reader& fields, const served_model& model) {
   if (std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return *name;
   fields.fail(unknown_model(model));
   return "";
+}
+
+std::optional<std::uint64_t> read_timeout(field_reader& fields, std::string_view name) {
+  const auto milliseconds = fields.integer(name, 1, kLongestTimeout);
+  if (!milliseconds) return std::nullopt;
+  return static_cast<std::uint64_t>(*milliseconds) * 1'000'000;
+}
+
+// How the request is scheduled.
+void read_scheduling(field_reader& fields, generation_request& out) {
+  constexpr auto any = std::numeric_limits<std::int32_t>();
+  out.priority = static_cast<std::int32_t>(fields.integer("priority", any.min(), any.max()).value_or(0));
+  out.queue_timeout_ns = read_timeout(fields, "queue_timeout_ms");
+  out.timeout_ns = read_timeout(fields, "timeout_ms");
+  if (const std::string* salt = fields.text("cache_salt")) {
+    if (salt->empty() || salt->size() > kSaltBytes) {
+      fields.fail("cache_salt", "must be a string of 1 to " + std::to_string(kSaltBytes) + " bytes");
+    }
+    out.cache_salt = *salt;
+  }
 }
 
 // What makes no sense to ignore, because the answer would not be what the client thinks it is.
@@ -83,6 +105,7 @@ void read_common(field_reader& fields, api_request& request, const served_model&
   read_choices(fields, out, limits);
   read_sampling(fields, model, limits, out);
   read_stops(fields, model, limits, out);
+  read_scheduling(fields, out);
   read_stream_options(fields, request);
   refuse_unsupported(fields);
 }

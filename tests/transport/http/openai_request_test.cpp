@@ -86,10 +86,15 @@ TEST(openai_request, every_field_arrives) {
       R"("prompt":"a","model":"alias","max_tokens":7,"temperature":0.5,"top_p":0.25,"top_k":9,"min_p":0.125,"repetition_penalty":1.5,
          "presence_penalty":-1,"frequency_penalty":2,"seed":-3,"n":2,"best_of":2,"stop":["x","y"],"stop_token_ids":[0,99],"min_tokens":3,"ignore_eos":true,
          "logit_bias":{"5":-100,"6":1.5},"logprobs":4,"echo":true,"stream":true,"stream_options":{"include_usage":true},
-         "include_stop_str_in_output":true,"add_special_tokens":false,"user":"u","metadata":{"a":[1]},"store":true,"service_tier":"auto","unheard_of":7)");
+         "include_stop_str_in_output":true,"add_special_tokens":false,"cache_salt":"tenant 7","priority":-2,"queue_timeout_ms":500,
+         "timeout_ms":86400000,"user":"u","metadata":{"a":[1]},"store":true,"service_tier":"auto","unheard_of":7)");
   const auto& g = got.generation;
   EXPECT_EQ(g.model, "alias");
   EXPECT_EQ(g.max_tokens, 7);
+  EXPECT_EQ(g.cache_salt, "tenant 7");
+  EXPECT_EQ(g.priority, -2);
+  EXPECT_EQ(g.queue_timeout_ns, 500'000'000U);
+  EXPECT_EQ(g.timeout_ns, 86'400'000'000'000U);
   EXPECT_EQ(g.n, 2);
   EXPECT_EQ(g.seed, static_cast<std::uint64_t>(-3));
   EXPECT_EQ(g.stop_strings, (std::vector<std::string>{"x", "y"}));
@@ -160,6 +165,13 @@ TEST(openai_request, wrongly_typed_members_are_named) {
   }
   refused_completion(R"("stream":"true")", "stream");
   refused_completion(R"("logprobs":true)", "logprobs");
+  refused_completion(R"("cache_salt":"")", "cache_salt");
+  refused_completion(R"("priority":2147483648)", "priority");
+  for (const char* bad : {"0", "-1", "1.5", "86400001", "\"5\""}) {
+    refused_completion(R"("queue_timeout_ms":)" + std::string(bad), "queue_timeout_ms");
+    refused_completion(R"("timeout_ms":)" + std::string(bad), "timeout_ms");
+  }
+  refused_completion(R"("cache_salt":")" + std::string(257, 'a') + "\"", "cache_salt");
   refused_completion(R"("max_tokens":1.5)", "max_tokens");
   refused_chat(R"("logprobs":3)", "logprobs");
 }
