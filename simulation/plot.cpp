@@ -12,7 +12,8 @@ namespace troupe::simulation {
 
 namespace {
 
-constexpr double kPanelWidth = 400, kPanelHeight = 270, kLeft = 70, kTop = 74, kGap = 100;
+constexpr double kPanelWidth = 400, kPanelHeight = 270, kLeft = 70, kTop = 112, kGap = 100;
+constexpr double kMostDecades = 7;
 constexpr const char* kInk = "#24292f";
 constexpr const char* kGrid = "#e2e5e9";
 
@@ -20,7 +21,7 @@ struct curve {
   std::string name;
   std::string colour;
   bool dashed = false;
-  std::vector<std::pair<double, double>> points; // y <= 0: not drawn
+  std::vector<std::pair<double, double>> points = {}; // y <= 0: not drawn
 };
 
 template <class... T>
@@ -59,21 +60,17 @@ class panel {
       }
     }
     if (most == 0) least = most = 1;
-    y_low_ = std::floor(std::log10(least) - 0.05);
-    y_high_ = std::max(y_low_ + 1, std::ceil(std::log10(most) + 0.05));
+    y_high_ = std::ceil(std::log10(most) + 0.05);
+    y_low_ = std::clamp(std::floor(std::log10(least) - 0.05), y_high_ - kMostDecades, y_high_ - 1); // what lies below is left out
     if (x_high_ - x_low_ < 1) x_high_ = x_low_ + 1;
   }
 
   std::string draw() const {
-    std::string out = label(left_, kTop - 14, "start", title_, 13) + grid();
-    double y = kTop + 16;
-    for (const curve& c : curves_) {
-      out += line(c);
-      const char* dash = c.dashed ? " stroke-dasharray='5 4'" : "";
-      out += format("<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s' stroke-width='2'%s/>\n", left_ + 10, y - 4, left_ + 32,
-                    y - 4, c.colour.c_str(), dash);
-      out += label(left_ + 38, y, "start", c.name);
-      y += 17;
+    std::string out = label(left_, kTop - 54, "start", title_, 13) + grid();
+    for (std::size_t i = 0; i < curves_.size(); ++i) { // the legend: two rows of two above the panel
+      const curve& c = curves_[i];
+      const double x = left_ + (i % 2 == 0 ? 0 : kPanelWidth / 2), y = kTop - 32 + (i < 2 ? 0 : 18);
+      out += stroke(format("M%.1f %.1f h 22", x, y - 4), c) + label(x + 28, y, "start", c.name) + line(c);
     }
     return out;
   }
@@ -99,15 +96,19 @@ class panel {
     return out + label(left_ + kPanelWidth / 2, bottom + 38, "middle", "nodes");
   }
 
+  static std::string stroke(const std::string& path, const curve& c) {
+    const char* dash = c.dashed ? " stroke-dasharray='5 4'" : "";
+    return "<path d='" + path + "' fill='none' stroke='" + c.colour + "' stroke-width='2'" + dash + "/>\n";
+  }
+
   std::string line(const curve& c) const {
     std::string path, dots;
     for (const auto& [x, y] : c.points) {
-      if (y <= 0) continue;
+      if (y <= 0 || std::log10(y) < y_low_) continue;
       path += format("%s%.1f %.1f", path.empty() ? "M" : " L", x_of(x), y_of(y));
       if (!c.dashed) dots += format("<circle cx='%.1f' cy='%.1f' r='3' fill='%s'/>\n", x_of(x), y_of(y), c.colour.c_str());
     }
-    const char* dash = c.dashed ? " stroke-dasharray='5 4'" : "";
-    return path.empty() ? path : "<path d='" + path + "' fill='none' stroke='" + c.colour + "' stroke-width='2'" + dash + "/>\n" + dots;
+    return path.empty() ? path : stroke(path, c) + dots;
   }
 
   double left_;
