@@ -128,13 +128,14 @@ class fleet {
   std::size_t next_ = 0;
 };
 
-fleet_report report_of(const fleet_config& config, const outcomes& total, std::uint64_t offered, double last_arrival_ns) {
+fleet_report report_of(const fleet_config& config, const outcomes& total, std::uint64_t offered, double first_arrival_ns,
+                       double last_arrival_ns) {
   fleet_report r;
   r.nodes = config.nodes;
   r.gpus = config.gpus();
   r.offered = offered;
   r.total = total;
-  r.span_s = std::max(last_arrival_ns, total.last_ns) / 1e9;
+  r.span_s = (std::max(last_arrival_ns, total.last_ns) - first_arrival_ns) / 1e9;
   // A lane of a pipeline has its stages to itself for one turn in `lanes_per_replica`.
   const double lane_seconds = r.span_s * static_cast<double>(config.lanes());
   r.busy = lane_seconds > 0 ? total.busy_ns / 1e9 / lane_seconds : 0;
@@ -153,7 +154,7 @@ fleet_report simulate_fleet(const fleet_config& config, const workload& what, do
   traffic_source source(what, rate, config.seed);
   std::vector<traffic> batch;
   std::uint64_t offered = 0;
-  double last = 0;
+  double first = 0, last = 0;
   for (bool more = true; more;) {
     batch.clear();
     while (more && batch.size() < kBatch) {
@@ -161,19 +162,21 @@ fleet_report simulate_fleet(const fleet_config& config, const workload& what, do
       more = t.arrival_ns <= seconds * 1e9;
       if (more) batch.push_back(t);
     }
-    offered += batch.size();
+    if (offered == 0 && !batch.empty()) first = batch.front().arrival_ns;
     if (!batch.empty()) last = batch.back().arrival_ns;
+    offered += batch.size();
     all.take(batch);
   }
   all.finish();
-  return report_of(config, all.total(), offered, last);
+  return report_of(config, all.total(), offered, first, last);
 }
 
 fleet_report simulate_fleet(const fleet_config& config, const std::vector<traffic>& trace, std::int32_t prefix_tokens) {
   fleet all(config, prefix_tokens);
   all.take(trace);
   all.finish();
-  return report_of(config, all.total(), trace.size(), trace.empty() ? 0 : trace.back().arrival_ns);
+  return report_of(config, all.total(), trace.size(), trace.empty() ? 0 : trace.front().arrival_ns,
+                   trace.empty() ? 0 : trace.back().arrival_ns);
 }
 
 } // namespace troupe::simulation

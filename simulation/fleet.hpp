@@ -39,7 +39,7 @@ struct fleet_report {
   std::int32_t nodes = 0;
   std::int64_t gpus = 0;
   std::uint64_t offered = 0; // requests
-  double span_s = 0;         // from the start to the last arrival or end, whichever is later
+  double span_s = 0;         // from the first arrival to the last arrival or end, whichever is later
   outcomes total;
   double busy = 0; // share of the lanes' time
 
