@@ -10,6 +10,8 @@ namespace troupe::apps {
 void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
+void add_simulate(CLI::App& app, int& exit_code);
+void add_bench_calibrate(CLI::App& bench, int& exit_code);
 void add_worker(CLI::App& app, int& exit_code);
 
 } // namespace troupe::apps

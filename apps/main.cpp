@@ -20,10 +20,12 @@ int run_program(int argc, char** argv) {
   troupe::apps::add_serve(app, exit_code);
   troupe::apps::add_run(app, exit_code);
   troupe::apps::add_inspect(app, exit_code);
+  troupe::apps::add_simulate(app, exit_code);
   troupe::apps::add_worker(app, exit_code);
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
   troupe::apps::add_bench_serve(*bench, exit_code);
+  troupe::apps::add_bench_calibrate(*bench, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

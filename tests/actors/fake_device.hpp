@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/step.hpp"
 
 namespace troupe::test {

@@ -13,6 +13,7 @@ RULES = {
     "tokenizer": ({"core"}, {"pcre2", "unicode", "sentencepiece"}),
     "kvcache": ({"core"}, set()),
     "scheduler": ({"core", "kvcache"}, set()),
+    "simulation": ({"core", "kvcache", "scheduler"}, set()),
     "device": ({"core"}, {"cuda"}),
     "kernels": ({"core", "device"}, {"cuda"}),
     "transport/collective": ({"core", "device"}, {"nccl", "cuda", "boost"}),
