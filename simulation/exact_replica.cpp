@@ -12,10 +12,16 @@ namespace {
 
 constexpr std::int32_t kPlansInFlight = 2;
 
+// Sequences here have lengths, not texts: what a prefix cache would find is the router's to say.
+scheduler_config without_prefix_cache(scheduler_config config) {
+  config.prefix_caching = false;
+  return config;
+}
+
 class exact_replica final : public replica {
  public:
   explicit exact_replica(const replica_config& config)
-      : config_(config), scheduler_({config.table->limits, config.max_waiting, kPlansInFlight}) {}
+      : config_(config), scheduler_(without_prefix_cache({config.table->limits, config.max_waiting, kPlansInFlight})) {}
 
   void advance(double until_ns) override {
     while (!in_flight_.empty() && in_flight_.front().end_ns <= until_ns) {

@@ -13,19 +13,20 @@ const token_prompt& tokens_of(const generation_request& r, std::size_t prompt) {
 
 } // namespace
 
-std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count) {
+std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed) {
   std::vector<token_id> out;
   for (std::int32_t i = 0; i < count; ++i) {
-    out.push_back(next_token(prompt, kSimVocab));
+    out.push_back(next_token(prompt, kSimVocab, seed));
     prompt.push_back(out.back());
   }
   return out;
 }
 
-expected_choice expect(const generation_request& r, const token_prompt& prompt, std::int32_t max_model_len) {
+expected_choice expect(const generation_request& r, const token_prompt& prompt, std::int32_t max_model_len, std::int32_t choice) {
   const auto room = std::max(0, max_model_len - static_cast<std::int32_t>(prompt.size()));
   expected_choice e;
-  for (const token_id token : reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)))) {
+  for (const token_id token :
+       reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)), *r.seed + static_cast<std::uint64_t>(choice))) {
     const bool may_stop = e.output_tokens >= r.min_tokens;
     ++e.output_tokens;
     if (may_stop && std::find(r.stop_token_ids.begin(), r.stop_token_ids.end(), token) != r.stop_token_ids.end()) {
@@ -46,8 +47,9 @@ expected_choice expect(const generation_request& r, const token_prompt& prompt, 
 checking_sink::checking_sink(const generation_request& request, std::int32_t max_model_len)
     : request_(request), reported_(request.prompts.size(), !request.echo) {
   for (std::size_t p = 0; p < request.prompts.size(); ++p) {
-    const expected_choice expected = expect(request, tokens_of(request, p), max_model_len);
-    for (std::int32_t i = 0; i < request.n; ++i) choices_.push_back({expected, {}, {}, false});
+    for (std::int32_t i = 0; i < request.n; ++i) {
+      choices_.push_back({expect(request, tokens_of(request, p), max_model_len, i), {}, {}, false});
+    }
   }
 }
 

@@ -22,7 +22,7 @@ inline void promise(bool holds, const char* what) {
 }
 
 // The hash device's next `count` tokens.
-std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count);
+std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed);
 
 struct expected_choice {
   std::vector<token_id> tokens;
@@ -31,7 +31,8 @@ struct expected_choice {
   std::int32_t output_tokens = 0; // a stop token counts
 };
 
-expected_choice expect(const generation_request& request, const token_prompt& prompt, std::int32_t max_model_len);
+// Choice `choice` of the prompt, whose seed is the request's plus that.
+expected_choice expect(const generation_request& request, const token_prompt& prompt, std::int32_t max_model_len, std::int32_t choice);
 
 // A client that compares each call with what it must be, and counts its ends.
 class checking_sink final : public token_sink {

@@ -45,7 +45,7 @@ token_prompt make_prompt(random_source& r, std::int32_t longest) {
 
 // Stops that really happen: taken from what the first choice will say.
 void add_stops(generation_request& g, random_source& r) {
-  const auto words = reference_tokens(std::get<token_prompt>(g.prompts.front()), g.max_tokens.value_or(8));
+  const auto words = reference_tokens(std::get<token_prompt>(g.prompts.front()), g.max_tokens.value_or(8), *g.seed);
   if (words.size() < 2) return;
   const auto at = r.below(words.size() - 1);
   if (r.one_in(2)) {

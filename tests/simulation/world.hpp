@@ -143,6 +143,7 @@ class world {
   bool up_ = false;
   std::uint64_t completed_ = 0; // steps of all devices
   std::uint64_t completed_before_ = 0;
+  bool was_up_ = false;                     // the newest device was ready once
   std::map<slot_id, followed_slot> slots_;  // as the plans say
   std::optional<std::uint64_t> step_limit_; // of seen_.steps; once faults have stopped
 };

@@ -113,7 +113,10 @@ void world::follow(const step_plan& plan) {
     promise(slots_.emplace(o.slot, followed_slot{o.prompt_tokens, 0, {}}).second, "an opened slot was closed");
   for (const block_grant& g : plan.grants) {
     auto& table = slots_.at(g.slot).table;
-    table.insert(table.end(), g.blocks.begin(), g.blocks.end());
+    const auto first = static_cast<std::size_t>(g.first_block); // a grant may also replace what the slot has
+    promise(first <= table.size(), "a grant leaves no gap");
+    table.resize(std::max(table.size(), first + g.blocks.size()));
+    std::copy(g.blocks.begin(), g.blocks.end(), table.begin() + g.first_block);
   }
   const bool prefill_due =
       std::any_of(slots_.begin(), slots_.end(), [](const auto& s) { return s.second.planned < s.second.prompt_tokens; });
@@ -200,8 +203,9 @@ void world::suspect(const device_pointer& d) {
 }
 
 void world::replace() {
-  const std::uint64_t steps = completed_ - std::exchange(completed_before_, completed_);
-  if (policy_.allow(queue_.now(), steps)) return start_device();
+  const bool no_step = completed_ == std::exchange(completed_before_, completed_);
+  const bool barren = no_step && (!was_up_ || registry_.in_engine() > 0);
+  if (policy_.allow(queue_.now(), barren)) return start_device();
   note("supervisor gives up");
   ++seen_.escalations;
   failed_ = true;
@@ -211,11 +215,12 @@ void world::replace() {
 
 void world::start_device() {
   newest_ = std::make_shared<device>(scene_.device);
+  was_up_ = false;
   const bool fails = chance(scene_.faults.start_fails);
   queue_.after(random_.below(100 * kMs), [this, fails] {
     supervisor_.send([this, fails] {
       if (fails) return replace();
-      up_ = true;
+      up_ = was_up_ = true;
       scheduler_.send([this, d = newest_] { join(d); });
     });
   });

@@ -79,7 +79,7 @@ void world::admit(request_id id) {
     return end_with_error(id, sequences.failure());
   }
   auto opened = actors::describe(request, std::move(prompts), sequences->front().stop);
-  registry_.enter_engine(id);
+  registry_.enter_engine(id, queue_.now());
   note("gateway admits", id, sequences->size());
   detokenizer_.send([this, opened] { open(opened); });
   scheduler_.send([this, added = *sequences] { add_sequences(added); });
@@ -115,8 +115,7 @@ void world::open(actors::open_request request) {
   const request_id id = request.id;
   auto sink = registry_.find(id);
   if (sink == nullptr) return;
-  auto [at, added] = open_.try_emplace(id, std::move(request), bytes(), std::move(sink), counters());
-  if (added) at->second.start();
+  open_.try_emplace(id, std::move(request), bytes(), std::move(sink), counters());
 }
 
 void world::absorb_updates(std::vector<sequence_update> updates, std::uint64_t sent_ns) {
