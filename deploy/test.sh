@@ -14,6 +14,7 @@ unset TROUPE_API_KEY
 # The end-to-end tests serve a real model and use the official OpenAI client.
 export TROUPE_TEST_MODEL
 TROUPE_TEST_MODEL=$(./deploy/fetch_model.sh)
+export TROUPE_TEST_GGUF=$TROUPE_TEST_MODEL
 client=3.57.0
 if ! .cache/venv/bin/python -c "import openai, sys; sys.exit(openai.__version__ != '$client')" 2>/dev/null; then
   python3 -m venv --clear .cache/venv

@@ -78,7 +78,8 @@ def main():
     parser.add_argument("--kill-every", type=float, default=0)
     parser.add_argument("--tolerance-mib", type=float, default=64)
     args = parser.parse_args()
-    flags = ["--max-model-len", "1024"] + (["--isolate-devices"] if args.kill_every else [])
+    # A small KV pool is full, with the prefix cache's blocks too, before memory is looked at for the first time; and it preempts.
+    flags = ["--max-model-len", "1024", "--kv-cache-memory", "128MiB"] + (["--isolate-devices"] if args.kill_every else [])
     with Server(args.troupe, args.model, *flags) as server:
         tally, kills = Tally(), []
         start = time.monotonic()
