@@ -14,7 +14,7 @@ function(troupe_library name)
     add_library(troupe_${name} STATIC ${sources})
     target_include_directories(troupe_${name} PUBLIC "${CMAKE_SOURCE_DIR}")
     target_compile_options(troupe_${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${TROUPE_WARNINGS}>"
-      "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_${TROUPE_CUDA_ARCH},code=sm_${TROUPE_CUDA_ARCH};-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>")
+      "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_${TROUPE_CUDA_ARCH},code=sm_${TROUPE_CUDA_ARCH};--expt-relaxed-constexpr;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>")
     target_link_libraries(troupe_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   else()
     add_library(troupe_${name} INTERFACE)
