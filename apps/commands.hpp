@@ -11,5 +11,6 @@ void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_worker(CLI::App& app, int& exit_code);
+void add_bench_ceilings(CLI::App& bench, int& exit_code);
 
 } // namespace troupe::apps
