@@ -1,0 +1,35 @@
+// Attention of decode rows over the paged KV cache on the GPU. The cache lies as device/kv_layout.hpp says, as on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cuda/handles.hpp"
+#include "kernels/linear_gpu.hpp"
+
+namespace troupe::gpu {
+
+// A row attends to positions max(0, p - window + 1) .. p of its sequence, p its own, which must be in the cache already.
+struct decode_attention_args {
+  const void* query = nullptr; // [rows][heads * head_dim], of the cache's type
+  std::int64_t query_stride = 0;
+  void* output = nullptr; // [rows][heads * head_dim], likewise
+  std::int64_t output_stride = 0;
+  std::int32_t rows = 0;
+  std::int32_t heads = 0; // a multiple of the KV heads; neighbours share one
+  float scale = 1;
+  std::int32_t window = 0; // 0: everything
+  row_places places;
+  kv_layer_view kv;        // bf16 or f16; block_size a multiple of 16, head_dim 64 or 128
+  std::int32_t splits = 1; // shares of a row's positions that are worked on side by side, at most 64; changes the rounding, not the meaning
+  void* workspace = nullptr; // decode_attention_workspace() bytes, of which the counters at its start are zero before the first use
+  bool overlaps = false;     // as in linear_args
+};
+
+std::size_t decode_attention_workspace(std::int32_t rows, std::int32_t heads, std::int32_t head_dim, std::int32_t splits);
+// The bytes at the workspace's start that must be zero at first; each call leaves them so.
+std::size_t decode_attention_counters(std::int32_t rows, std::int32_t heads);
+
+void decode_attention(cuda::stream_handle on, const decode_attention_args& args);
+
+} // namespace troupe::gpu

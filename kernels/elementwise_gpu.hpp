@@ -1,0 +1,66 @@
+// Ops that touch each element once, on the GPU: the unfused path, and what many rows (prefill) use. Pointers are device memory; elements
+// are bf16 or f16 with f32 arithmetic; strides count elements.
+#pragma once
+
+#include <cstdint>
+
+#include "core/ids.hpp"
+#include "kernels/linear_gpu.hpp"
+
+namespace troupe::gpu {
+
+struct embedding_args {
+  dtype type = dtype::bf16;
+  const void* table = nullptr;      // [vocab][columns]
+  const token_id* tokens = nullptr; // [rows], each below vocab
+  std::int32_t rows = 0;
+  std::int64_t columns = 0;
+  void* y = nullptr; // [rows][columns]
+  std::int64_t y_stride = 0;
+  bool overlaps = false; // as in linear_args, in all of these
+};
+void embedding(cuda::stream_handle on, const embedding_args& args);
+
+// y = rms_norm(x + residual) * weight; the sum, rounded, goes to `sum` when that is given (it may be x or residual).
+struct rms_norm_args {
+  dtype type = dtype::bf16;
+  const void* x = nullptr;        // [rows][columns]; all four matrices have the same stride
+  const void* residual = nullptr; // or null
+  void* sum = nullptr;            // or null
+  void* y = nullptr;
+  std::int64_t stride = 0;
+  std::int32_t rows = 0;
+  std::int64_t columns = 0;
+  const void* weight = nullptr; // [columns]
+  float epsilon = 0;
+  bool overlaps = false;
+};
+void rms_norm(cuda::stream_handle on, const rms_norm_args& args);
+
+// Turns queries in place and writes turned keys and values of [rows][(heads + 2 kv_heads) * head_dim] to the cache.
+struct rope_kv_args {
+  void* qkv = nullptr; // of the cache's type
+  std::int64_t stride = 0;
+  std::int32_t rows = 0;
+  std::int32_t heads = 0; // of queries
+  row_places places;
+  rotary table;
+  kv_layer_view kv; // head_dim is even
+  bool overlaps = false;
+};
+void rope_and_kv_write(cuda::stream_handle on, const rope_kv_args& args);
+
+// y = silu(gate) * up.
+struct swiglu_args {
+  dtype type = dtype::bf16;
+  const void* gate_up = nullptr; // [rows][2 * columns]: the gates, then the ups
+  std::int64_t gate_up_stride = 0;
+  void* y = nullptr; // [rows][columns]
+  std::int64_t y_stride = 0;
+  std::int32_t rows = 0;
+  std::int64_t columns = 0;
+  bool overlaps = false;
+};
+void swiglu(cuda::stream_handle on, const swiglu_args& args);
+
+} // namespace troupe::gpu

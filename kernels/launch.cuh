@@ -1,0 +1,57 @@
+// The only launcher of kernels: a stream is always a parameter, and every launch is checked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <source_location>
+#include <type_traits>
+#include <utility>
+
+#include "device/cuda/check.hpp"
+#include "device/cuda/handles.hpp"
+
+namespace troupe::gpu {
+
+struct launch_shape {
+  // `overlaps`: programmatic dependent launch, the kernel may start before the stream's previous one is done, and calls wait_for_previous()
+  // before it touches what that one writes. One launch without it ends the overlap of a chain.
+  launch_shape(dim3 grid_size, unsigned block_size, std::size_t dynamic_shared = 0, bool may_overlap = false,
+               std::source_location at = std::source_location::current())
+      : grid(grid_size), block(block_size), shared_bytes(dynamic_shared), overlaps(may_overlap), where(at) {}
+
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes;
+  bool overlaps;
+  std::source_location where;
+};
+
+template <class... Params, class... Args>
+void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Params...), Args&&... args) {
+  constexpr std::size_t without_asking = 48 * 1024; // of shared memory
+  if (shape.shared_bytes > without_asking) {
+    cuda::check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(shape.shared_bytes)),
+                "cudaFuncSetAttribute", shape.where);
+  }
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = on;
+  config.attrs = &overlap;
+  config.numAttrs = shape.overlaps ? 1 : 0;
+  cuda::check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...), "cudaLaunchKernelEx", shape.where);
+}
+
+// The next kernel of a chain may be set up from here on.
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+// Everything that the previous kernel of a chain wrote is visible from here on. Each kernel of a chain calls it, so that all earlier ones
+// are done too.
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+} // namespace troupe::gpu

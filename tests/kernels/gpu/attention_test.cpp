@@ -1,0 +1,135 @@
+#include "kernels/attention.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "device/cpu/kv_storage.hpp"
+#include "kernels/attention_gpu.hpp"
+#include "tests/kernels/gpu/gpu_testing.hpp"
+
+namespace troupe {
+namespace {
+
+struct shape {
+  std::int32_t heads, kv_heads, head_dim, block_size, window, splits;
+  std::vector<std::int32_t> lengths;
+};
+
+class gpu_attention_test : public test::gpu_op_test {
+ protected:
+  // Sequences whose keys and values the CPU wrote to scattered blocks among poisoned ones.
+  struct problem {
+    std::vector<float> query; // [rows][heads * head_dim]
+    std::vector<std::int32_t> positions;
+    std::vector<block_id> tables; // [rows][table_stride]
+    std::int32_t table_stride = 0, blocks = 0;
+    std::unique_ptr<cpu::kv_storage> cache;
+    std::vector<float> right;
+  };
+
+  problem make(dtype type, const shape& s) {
+    problem p;
+    const std::int64_t rows = static_cast<std::int64_t>(s.lengths.size()), width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim;
+    p.table_stride = *std::max_element(s.lengths.begin(), s.lengths.end()) / s.block_size + 1;
+    p.blocks = static_cast<std::int32_t>(rows) * p.table_stride + 2;
+    p.tables.resize(static_cast<std::size_t>(p.blocks));
+    std::iota(p.tables.begin(), p.tables.end(), 0);
+    std::shuffle(p.tables.begin(), p.tables.end(), random_);
+    const kv_layout layout{type, s.block_size, s.kv_heads, s.head_dim};
+    p.cache = std::make_unique<cpu::kv_storage>(layout, 1, p.blocks);
+    p.cache->fill(0xff);
+    p.query = exact(type, static_cast<std::size_t>(rows * width), 2.0F);
+    std::vector<attention_span> spans;
+    for (std::int32_t r = 0; r < rows; ++r) {
+      const std::int32_t length = s.lengths[static_cast<std::size_t>(r)];
+      const block_id* table = p.tables.data() + r * p.table_stride;
+      const std::vector<float> keys = normal(static_cast<std::size_t>(length * kv_width)), values = normal(keys.size());
+      const attention_span all{0, length, 0, table};
+      cpu::kv_write(pool_, {keys.data(), values.data(), kv_width, std::span(&all, 1), p.cache->layer(0)});
+      spans.push_back({r, 1, length - 1, table});
+      p.positions.push_back(length - 1);
+    }
+    std::vector<attention_unit> units;
+    cpu::split_attention(spans, s.heads, s.kv_heads, units);
+    p.right = test::poisoned(static_cast<std::size_t>(rows * width));
+    const float scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim));
+    cpu::attention(pool_, {p.query.data(), width, p.right.data(), width, s.heads, scale, s.window, spans, units, p.cache->layer(0)});
+    return p;
+  }
+
+  std::vector<float> run(dtype type, const shape& s, const problem& p, int repeats) {
+    const std::int32_t rows = static_cast<std::int32_t>(s.lengths.size());
+    const std::int64_t width = s.heads * s.head_dim;
+    const kv_layout layout{type, s.block_size, s.kv_heads, s.head_dim};
+    const std::byte* bytes = p.cache->layer(0).data;
+    const buffer cache = upload(std::vector<std::byte>(bytes, bytes + static_cast<std::size_t>(p.blocks) * layout.block_bytes()));
+    const buffer query = upload(narrow(type, p.query)), output = poisoned_halves(static_cast<std::size_t>(rows * (width + 3)));
+    const buffer positions = upload(p.positions), tables = upload(p.tables);
+    std::vector<std::byte> zeros_then_poison(gpu::decode_attention_workspace(rows, s.heads, s.head_dim, s.splits), std::byte{0xff});
+    std::fill_n(zeros_then_poison.begin(), gpu::decode_attention_counters(rows, s.heads), std::byte{0});
+    const buffer workspace = upload(zeros_then_poison);
+    gpu::decode_attention_args args;
+    args.query = query.data();
+    args.query_stride = width;
+    args.output = output.data();
+    args.output_stride = width + 3;
+    args.rows = rows;
+    args.heads = s.heads;
+    args.scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim));
+    args.window = s.window;
+    args.places = {reinterpret_cast<const std::int32_t*>(positions.data()), reinterpret_cast<const std::int32_t*>(tables.data()),
+                   p.table_stride};
+    args.kv = {layout, cache.data()};
+    args.splits = s.splits;
+    args.workspace = workspace.data();
+    for (int i = 0; i < repeats; ++i) gpu::decode_attention(stream(), args);
+    return widen(type, download<std::uint16_t>(output));
+  }
+};
+
+TEST_F(gpu_attention_test, equals_the_cpu_over_scattered_poisoned_blocks) {
+  const std::vector<shape> shapes = {{4, 4, 64, 16, 0, 1, {1, 2, 17, 300}}, {9, 3, 64, 16, 0, 3, {1, 15, 16, 33, 511}},
+                                     {32, 8, 128, 16, 0, 8, {1, 1024, 77}}, {16, 2, 128, 32, 0, 5, {200, 31, 32}},
+                                     {18, 1, 64, 48, 0, 2, {100, 3}},       {6, 3, 128, 16, 100, 4, {1, 99, 100, 101, 450}},
+                                     {5, 1, 128, 64, 1, 7, {65, 64, 1}},    {2, 1, 64, 16, 33, 1, {1, 34, 1000}}};
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    for (const shape& s : shapes) {
+      SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
+                                        << ", window " << s.window << ", splits " << s.splits);
+      const problem p = make(type, s);
+      const std::vector<float> out = run(type, s, p, 3); // the counters are as before after each call
+      const std::int64_t width = s.heads * s.head_dim;
+      for (std::size_t r = 0; r < s.lengths.size(); ++r) {
+        for (std::int64_t i = 0; i < width + 3; ++i) {
+          const float got = out[r * static_cast<std::size_t>(width + 3) + static_cast<std::size_t>(i)];
+          if (i >= width) {
+            ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
+            continue;
+          }
+          const float right = p.right[r * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)];
+          ASSERT_NEAR(got, right, test::unit(type) * std::abs(right) + 1e-4) << "row " << r << ", element " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(gpu_attention_test, what_the_kernel_cannot_take_is_refused) {
+  gpu::decode_attention_args args;
+  args.rows = 1;
+  args.heads = 3;
+  args.kv.layout = {dtype::bf16, 16, 2, 64};
+  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument) << "3 heads for 2 KV heads";
+  args.heads = 4;
+  args.kv.layout.head_dim = 80;
+  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument);
+  args.kv.layout.head_dim = 64;
+  args.kv.layout.block_size = 8;
+  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument);
+  args.kv.layout.block_size = 16;
+  args.splits = 2;
+  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument) << "no workspace";
+}
+
+} // namespace
+} // namespace troupe

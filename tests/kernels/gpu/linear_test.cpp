@@ -1,0 +1,294 @@
+#include "kernels/linear.hpp"
+
+#include <functional>
+
+#include "core/weight_view.hpp"
+#include "device/cpu/kv_storage.hpp"
+#include "device/cuda/graph.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/linear_gpu.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
+#include "tests/kernels/gpu/gpu_testing.hpp"
+
+namespace troupe {
+namespace {
+
+struct shape {
+  std::int64_t rows, outputs, columns;
+};
+
+class gpu_linear_test : public test::gpu_op_test {
+ protected:
+  // One product on fresh inputs: what goes to both sides, and the exact answer of the product alone.
+  struct problem {
+    dtype type;
+    shape s;
+    std::vector<float> x, weight, norm, bias, residual;
+    std::vector<float> product; // [rows][outputs], after the norm (when wanted) and with the bias (likewise)
+    std::vector<double> spread; // root of the sum of squares of each product's terms
+    buffer packed, device_x, device_norm, device_bias, device_residual;
+  };
+
+  problem make(dtype type, const shape& s, bool with_norm, bool with_bias, std::vector<gpu::row_segment> segments) {
+    const auto n = [](std::int64_t a, std::int64_t b) { return static_cast<std::size_t>(a * b); };
+    problem p{type, s, exact(type, n(s.rows, s.columns), 2.0F), exact(type, n(s.outputs, s.columns)), {}, {}, {}, {}, {}, {}, {}, {},
+              {},   {}};
+    p.residual = exact(type, n(s.rows, s.outputs), 10.0F);
+    std::vector<float> in = p.x;
+    if (with_norm) {
+      p.norm = exact(type, n(s.columns, 1));
+      cpu::rms_norm(pool_, {p.x.data(), s.columns, in.data(), s.columns, s.rows, 1, s.columns, p.norm.data(), 1e-5F});
+      p.device_norm = upload(narrow(type, p.norm));
+    }
+    if (with_bias) {
+      p.bias = exact(type, n(s.outputs, 1));
+      p.device_bias = upload(narrow(type, p.bias));
+    }
+    p.product = test::poisoned(n(s.rows, s.outputs));
+    const weight_view view{dtype::f32, s.outputs, s.columns, reinterpret_cast<const std::byte*>(p.weight.data())};
+    cpu::linear_reference(view, with_bias ? p.bias.data() : nullptr, in.data(), s.rows, p.product.data());
+    p.spread = spread_of(p, in);
+    const buffer plain = upload(narrow(type, p.weight));
+    p.packed = upload(test::halves(gpu::packed_bytes(s.outputs, s.columns) / 2, 0xffff));
+    gpu::pack_weight(stream(), type, plain.data(), s.columns, segments, p.packed.data());
+    stream_->synchronize();
+    p.device_x = upload(narrow(type, p.x));
+    p.device_residual = upload(narrow(type, p.residual));
+    return p;
+  }
+
+  static std::vector<double> spread_of(const problem& p, const std::vector<float>& in) {
+    std::vector<double> spread;
+    for (std::int64_t r = 0; r < p.s.rows; ++r) {
+      for (std::int64_t o = 0; o < p.s.outputs; ++o) {
+        double sum = 0;
+        for (std::int64_t c = 0; c < p.s.columns; ++c) {
+          const double term = static_cast<double>(in[static_cast<std::size_t>(r * p.s.columns + c)]) *
+                              static_cast<double>(p.weight[static_cast<std::size_t>(o * p.s.columns + c)]);
+          sum += term * term;
+        }
+        spread.push_back(std::sqrt(sum));
+      }
+    }
+    return spread;
+  }
+
+  static gpu::linear_args args_of(const problem& p, std::byte* y, std::int64_t y_stride) {
+    gpu::linear_args args;
+    args.type = p.type;
+    args.packed = p.packed.data();
+    args.out_rows = p.s.outputs;
+    args.columns = p.s.columns;
+    args.x = p.device_x.data();
+    args.x_stride = p.s.columns;
+    args.rows = static_cast<std::int32_t>(p.s.rows);
+    args.norm_weight = p.device_norm.data();
+    args.epsilon = 1e-5F;
+    args.bias = p.device_bias.data();
+    args.y = y;
+    args.y_stride = y_stride;
+    return args;
+  }
+
+  // What a term's rounding to 16 bits does to a sum (only with a norm, whose result is rounded before it is multiplied), at 5 sigma.
+  static double allowed(const problem& p, std::size_t i) { return (p.norm.empty() ? 2e-5 : 2.0 * test::unit(p.type)) * p.spread[i]; }
+};
+
+constexpr shape odd_shapes[] = {{1, 16, 32},   {1, 1, 8},      {1, 4096, 4096}, {2, 37, 40},    {5, 130, 1032}, {8, 48, 4096},
+                                {8, 333, 576}, {8, 64, 14336}, {9, 17, 264},    {16, 96, 4104}, {13, 4240, 64}, {1, 40, 14336}};
+
+TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    for (const shape& s : odd_shapes) {
+      for (int kind = 0; kind < 4; ++kind) {
+        SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.rows << " x " << s.outputs << " x " << s.columns << " kind "
+                                          << kind);
+        const problem p = make(type, s, kind == 1 || kind == 3, kind >= 2, {{s.outputs}});
+        const std::int64_t stride = s.outputs + (kind == 3 ? 0 : 5); // the residual has y's stride
+        const buffer y = poisoned_halves(static_cast<std::size_t>(s.rows * stride));
+        const gpu::linear_args args = args_of(p, y.data(), stride);
+        if (kind == 3) {
+          gpu::linear_residual(stream(), args, p.device_residual.data());
+        } else {
+          gpu::linear(stream(), args);
+        }
+        const std::vector<float> out = widen(type, download<std::uint16_t>(y));
+        for (std::int64_t r = 0; r < s.rows; ++r) {
+          for (std::int64_t o = 0; o < stride; ++o) {
+            const float got = out[static_cast<std::size_t>(r * stride + o)];
+            if (o >= s.outputs) {
+              ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
+              continue;
+            }
+            const std::size_t i = static_cast<std::size_t>(r * s.outputs + o);
+            const double right = static_cast<double>(p.product[i]) + (kind == 3 ? static_cast<double>(p.residual[i]) : 0.0);
+            ASSERT_NEAR(got, right, test::unit(type) * std::abs(right) + allowed(p, i)) << "row " << r << ", output " << o;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    const problem p = make(type, {7, 1003, 512}, false, false, {{1003}});
+    const buffer y = upload(test::poisoned(7 * 1003));
+    gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
+    const std::vector<float> out = download<float>(y);
+    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], p.product[i], 2e-5 * p.spread[i]) << i;
+  }
+}
+
+TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    for (const shape& s : {shape{1, 16, 64}, {3, 2 * 136, 96}, {16, 2 * 40, 2048}}) {
+      const std::int64_t half = s.outputs / 2;
+      problem p = make(type, s, true, false, {{s.outputs, half}});
+      const buffer y = poisoned_halves(static_cast<std::size_t>(s.rows * half));
+      gpu::linear_swiglu(stream(), args_of(p, y.data(), half));
+      std::vector<float> right = test::poisoned(static_cast<std::size_t>(s.rows * half));
+      cpu::swiglu(pool_, {p.product.data(), s.outputs, right.data(), half, s.rows, half});
+      const std::vector<float> out = widen(type, download<std::uint16_t>(y));
+      for (std::int64_t r = 0; r < s.rows; ++r) {
+        for (std::int64_t o = 0; o < half; ++o) {
+          const std::size_t i = static_cast<std::size_t>(r * half + o), g = static_cast<std::size_t>(r * s.outputs + o);
+          const std::size_t u = g + static_cast<std::size_t>(half);
+          // silu's slope is at most 1.1
+          const double error =
+              1.1 * allowed(p, g) * std::abs(p.product[u]) + std::abs(p.product[g]) * allowed(p, u) + allowed(p, g) * allowed(p, u);
+          ASSERT_NEAR(out[i], right[i], error + test::unit(type) * std::abs(right[i]) + 1e-6) << r << ", " << o;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
+  struct heads_shape {
+    std::int32_t rows, heads, kv_heads, head_dim, block_size;
+    bool bias;
+  };
+  for (const dtype type : {dtype::bf16, dtype::f16}) {
+    for (const heads_shape h :
+         {heads_shape{1, 4, 1, 64, 16, false}, {8, 9, 3, 64, 16, true}, {11, 4, 2, 128, 32, false}, {3, 2, 2, 16, 5, true}}) {
+      SCOPED_TRACE(::testing::Message() << traits(type).name << " " << h.rows << " rows, " << h.heads << "/" << h.kv_heads);
+      const std::int64_t q = h.heads * h.head_dim, kv = h.kv_heads * h.head_dim, outputs = q + 2 * kv;
+      problem p = make(type, {h.rows, outputs, 576}, true, h.bias, {{q + kv, h.head_dim / 2}, {kv}});
+      std::vector<double> frequencies;
+      for (int i = 0; i < h.head_dim / 2; ++i) frequencies.push_back(std::pow(500000.0, -2.0 * i / h.head_dim));
+      rope_table table(frequencies, 1.0);
+      table.reserve(200);
+      // Every row is a sequence of its own with three blocks.
+      std::vector<std::int32_t> positions, tables;
+      std::vector<attention_span> spans;
+      for (std::int32_t r = 0; r < h.rows; ++r) {
+        positions.push_back(static_cast<std::int32_t>(between(0, 3 * h.block_size - 1)));
+        for (std::int32_t b = 0; b < 3; ++b) tables.push_back(2 + 3 * ((r * 5) % h.rows) + b);
+      }
+      for (std::int32_t r = 0; r < h.rows; ++r) spans.push_back({r, 1, positions[static_cast<std::size_t>(r)], tables.data() + 3 * r});
+      const kv_layout layout{type, h.block_size, h.kv_heads, h.head_dim};
+      cpu::kv_storage cache(layout, 1, 2 + 3 * h.rows);
+      cache.fill(0xff);
+      const std::size_t cache_halves = static_cast<std::size_t>(2 + 3 * h.rows) * layout.block_bytes() / 2;
+
+      const buffer device_cache = poisoned_halves(cache_halves), y = poisoned_halves(static_cast<std::size_t>(h.rows * q));
+      const buffer device_positions = upload(positions), device_tables = upload(tables);
+      const std::size_t angles = static_cast<std::size_t>(table.size() * table.view().pairs);
+      const buffer cos = upload(std::vector<float>(table.view().cos, table.view().cos + angles));
+      const buffer sin = upload(std::vector<float>(table.view().sin, table.view().sin + angles));
+      gpu::qkv_args qkv;
+      qkv.heads = h.heads;
+      qkv.places = {reinterpret_cast<const std::int32_t*>(device_positions.data()),
+                    reinterpret_cast<const std::int32_t*>(device_tables.data()), 3};
+      qkv.table = {reinterpret_cast<const float*>(cos.data()), reinterpret_cast<const float*>(sin.data())};
+      qkv.kv = {layout, device_cache.data()};
+      gpu::linear_qkv(stream(), args_of(p, y.data(), q), qkv);
+
+      for (const std::int64_t at : {std::int64_t{0}, q}) {
+        cpu::rope(pool_, {p.product.data() + at, outputs, h.rows, at == 0 ? h.heads : h.kv_heads, h.head_dim, positions.data(),
+                          table.view(), rope_pairing::halves});
+      }
+      cpu::kv_write(pool_, {p.product.data() + q, p.product.data() + q + kv, outputs, spans, cache.layer(0)});
+      const double spread = *std::max_element(p.spread.begin(), p.spread.end());
+      const double error = 4 * test::unit(type) * spread; // a pair of sums, and the rounding of both sides
+      const std::vector<float> out = widen(type, download<std::uint16_t>(y));
+      for (std::int64_t r = 0; r < h.rows; ++r) {
+        for (std::int64_t i = 0; i < q; ++i) {
+          const float right = p.product[static_cast<std::size_t>(r * outputs + i)];
+          ASSERT_NEAR(out[static_cast<std::size_t>(r * q + i)], right, error + test::unit(type) * std::abs(right)) << r << ", " << i;
+        }
+      }
+      const auto* right = reinterpret_cast<const std::uint16_t*>(cache.layer(0).data);
+      const test::halves got = download<std::uint16_t>(device_cache);
+      std::size_t written = 0;
+      for (std::size_t i = 0; i < cache_halves; ++i) {
+        const float a = test::from_bits(type, got[i]), b = test::from_bits(type, right[i]);
+        ASSERT_EQ(std::isnan(a), std::isnan(b)) << "element " << i << " of the cache";
+        if (std::isnan(b)) continue;
+        ++written;
+        ASSERT_NEAR(a, b, error + 2 * test::unit(type) * std::abs(b)) << "element " << i << " of the cache";
+      }
+      ASSERT_EQ(written, static_cast<std::size_t>(2 * h.rows * kv));
+    }
+  }
+}
+
+TEST_F(gpu_linear_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_for_bit) {
+  const std::int64_t width = 2048, rows = 8;
+  std::vector<problem> layers;
+  for (int i = 0; i < 4; ++i) layers.push_back(make(dtype::bf16, {rows, width, width}, true, false, {{width}}));
+  const buffer a = poisoned_halves(static_cast<std::size_t>(rows * width)), b = poisoned_halves(static_cast<std::size_t>(rows * width));
+  const auto run = [&](bool overlaps) {
+    const std::byte* in = layers[0].device_x.data();
+    for (int step = 0; step < 24; ++step) {
+      std::byte* out = (step % 2 == 0 ? a : b).data();
+      gpu::linear_args args = args_of(layers[static_cast<std::size_t>(step % 4)], out, width);
+      args.x = in;
+      args.overlaps = overlaps;
+      gpu::linear_residual(stream(), args, in);
+      in = out;
+    }
+  };
+  run(false);
+  const test::halves one_by_one = download<std::uint16_t>(b);
+  const cuda::graph chain = cuda::graph::capture(*stream_, [&] { run(true); });
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    chain.launch(*stream_);
+    ASSERT_EQ(download<std::uint16_t>(b), one_by_one) << "repeat " << repeat;
+  }
+  for (const std::uint16_t bits : one_by_one) ASSERT_TRUE(std::isfinite(bfloat16_to_float(bits)));
+}
+
+TEST_F(gpu_linear_test, a_row_does_not_depend_on_its_batch_mates) {
+  const problem p = make(dtype::bf16, {8, 256, 1024}, true, false, {{256}});
+  const buffer whole = poisoned_halves(8 * 256), mixed = poisoned_halves(8 * 256);
+  gpu::linear(stream(), args_of(p, whole.data(), 256));
+  gpu::linear_args some = args_of(p, mixed.data() + 3 * 256 * 2, 256);
+  some.x = p.device_x.data() + 3 * 1024 * 2;
+  some.rows = 5;
+  gpu::linear(stream(), some);
+  const test::halves all = download<std::uint16_t>(whole), part = download<std::uint16_t>(mixed);
+  for (std::size_t i = 3 * 256; i < all.size(); ++i) ASSERT_EQ(part[i], all[i]) << i;
+}
+
+TEST_F(gpu_linear_test, shapes_that_the_kernel_cannot_take_are_refused) {
+  gpu::linear_args args;
+  args.out_rows = 16;
+  args.columns = 12; // no multiple of 8
+  args.rows = 1;
+  EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
+  args.columns = 16;
+  args.rows = 17;
+  EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
+  args.rows = 1;
+  args.type = dtype::f32;
+  EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
+  const gpu::row_segment uneven{24, 16};
+  EXPECT_THROW(gpu::pack_weight(stream(), dtype::bf16, nullptr, 16, std::span(&uneven, 1), nullptr), std::invalid_argument);
+}
+
+} // namespace
+} // namespace troupe
