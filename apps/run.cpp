@@ -88,29 +88,23 @@ std::int32_t token_limit(const run_options& o, request_handler& engine, const pr
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(left, 1, o.max_tokens)); // none left: the engine says so
 }
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
 int run(const run_options& o) {
   if (o.raw && !o.system.empty()) throw std::invalid_argument("--system: there is no system message with --raw");
   auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
   auto engine = start_engine(o.engine, metrics);
   generation_request request;
   request.id = 1;
-  request.arrival_ns = now_ns();
   request.model = engine->model().names.front();
   request.prompts = {make_prompt(o, engine->model().has_chat_template)};
   request.max_tokens = token_limit(o, *engine, request.prompts.front());
   request.sampling.temperature = o.temperature;
   request.seed = o.seed;
   auto sink = std::make_shared<terminal_sink>();
-  const std::uint64_t start = request.arrival_ns;
+  const auto start = std::chrono::steady_clock::now();
   engine->submit(std::move(request), sink);
   usage_report usage;
   const auto failure = sink->wait(usage);
-  const double seconds = static_cast<double>(now_ns() - start) * 1e-9;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   engine->stop();
   if (failure) {
     std::fprintf(stderr, "troupe run: %s\n", failure->message.c_str());
