@@ -1,0 +1,76 @@
+// step_plan -> ops -> step_result on one CUDA GPU. No CUDA headers here; compiled with the CUDA side only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "core/step.hpp"
+#include "models/model.hpp"
+
+namespace troupe {
+
+// One step as the GPU went through it. Times are of std::chrono::steady_clock.
+struct gpu_step_trace {
+  struct span {
+    const char* name = nullptr; // "upload", "prepare", "layers", "sample", "download"; one stage is one span
+    std::uint64_t begin_ns = 0;
+    std::uint64_t end_ns = 0;
+  };
+  epoch_number epoch = 0;
+  step_number step = 0;
+  std::int32_t rows = 0; // without padding
+  bool decode = false;   // decode items alone
+  std::vector<span> spans;
+};
+
+struct gpu_executor_options {
+  std::int32_t device = 0;   // CUDA's number
+  std::optional<dtype> type; // bf16 or f16, of weights, activations and KV cache; none: f16 for checkpoints stored as F16, else bf16
+  std::int32_t block_size = 16; // tokens per KV block, a multiple of 16
+  std::int32_t max_num_seqs = 128;
+  std::int32_t max_batched_tokens = 2048;
+  std::optional<std::int32_t> max_model_len; // none: the model's max_position
+  // The KV cache takes what is left of this share of the device's memory after weights, activations and what others hold ..
+  double memory_utilization = 0.9;
+  std::optional<std::size_t> kv_bytes;    // .. or this much,
+  std::optional<std::int32_t> num_blocks; // .. or this many blocks.
+  // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
+  std::optional<std::int32_t> tokenizer_vocab_size;
+  std::int32_t loader_threads = 0; // that widen and upload weights; 0: one per core
+
+  // What the ablation switches. All on: the product. reference() below: all off.
+  bool fused = true;                // decode steps of five launches a layer; else one launch per op
+  bool graphs = true;               // decode steps replay a CUDA graph of their batch size; else they are launched kernel by kernel
+  bool overlapping_launches = true; // programmatic dependent launch
+  bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
+
+  std::function<void(const std::string&)> log;                // one line each: the memory ledger, start-up times; none: silent
+  std::function<void(const gpu_step_trace&)> on_step_trace;   // called on the deliver thread; none: no timing events
+};
+
+// The plain path: unfused, synchronous, without graphs.
+inline gpu_executor_options reference(gpu_executor_options options) {
+  options.fused = options.graphs = options.overlapping_launches = options.asynchronous_copies = false;
+  return options;
+}
+
+// Throws load_error when model and options cannot work together or do not fit the device (with the ledger's numbers, before anything
+// is taken), device_error when the device fails. The weights are read until this returns, and not after.
+// Unlike on the CPU a row's last bits may depend on the rows beside it: batch sizes take different kernels. Random draws do not.
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options);
+
+// The same over random weights that are made on the device (--load-format dummy): of the same distributions as make_dummy_weights, but
+// other values.
+std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options);
+
+// GPUs that this process can use; 0 where there is no driver. `gpu_name` is for a log line.
+std::int32_t gpu_count();
+std::string gpu_name(std::int32_t device);
+
+} // namespace troupe
