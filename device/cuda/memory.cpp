@@ -17,10 +17,9 @@ class process_memory : public memory_source {
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      std::size_t unused = 0, whole = 0;
-      check(cudaMemGetInfo(&unused, &whole), "cudaMemGetInfo");
-      throw device_error("no room for " + std::to_string(bytes) + " bytes on the device: " + std::to_string(unused) + " of " +
-                         std::to_string(whole) + " are unused");
+      const memory_state now = device_memory();
+      throw device_error("no room for " + std::to_string(bytes) + " bytes on the device: " + std::to_string(now.unused) + " of " +
+                         std::to_string(now.whole) + " are unused");
     }
     check(status, "cudaMalloc");
     detail::count(detail::resource::device_allocation);
@@ -32,6 +31,12 @@ class process_memory : public memory_source {
 } // namespace
 
 std::unique_ptr<memory_source> own_memory() { return std::make_unique<process_memory>(); }
+
+memory_state device_memory() {
+  memory_state now;
+  check(cudaMemGetInfo(&now.unused, &now.whole), "cudaMemGetInfo");
+  return now;
+}
 
 void memory_ledger::add(const std::string& purpose, std::size_t bytes) {
   const std::lock_guard lock(mutex_);

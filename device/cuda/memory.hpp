@@ -24,6 +24,13 @@ class memory_source {
 // This process's own allocations on the current device.
 std::unique_ptr<memory_source> own_memory();
 
+struct memory_state {
+  std::size_t unused = 0; // by anybody
+  std::size_t whole = 0;
+};
+// Of the current device, as the driver counts.
+memory_state device_memory();
+
 // Bytes held, by purpose. Shared by all users of one device; safe from any thread.
 class memory_ledger {
  public:

@@ -65,6 +65,12 @@ int device_count() {
   return count;
 }
 
+std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return std::string(properties.name) + " (" + std::to_string(properties.major) + "." + std::to_string(properties.minor) + ")";
+}
+
 void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 
 } // namespace troupe::cuda
