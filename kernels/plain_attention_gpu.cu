@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(threads) plain_attention_kernel(plain_attentio
   const std::int64_t of_head = std::int64_t{dim} * block_size;
   const std::int32_t kv_head = head / (a.heads / layout.kv_heads);
   const std::int32_t position = a.places.positions[row];
-  const std::int32_t* table = a.places.block_tables + row * a.places.table_stride;
+  const std::int32_t* table = a.places.block_tables + (a.tables != nullptr ? a.tables[row] : row) * a.places.table_stride;
   const T* const cache = reinterpret_cast<const T*>(a.kv.data);
   const T* const q = static_cast<const T*>(a.query) + row * a.query_stride + std::int64_t{head} * dim;
   for (std::int32_t i = thread; i < dim; i += threads) query[i] = to_float(q[i]) * a.scale;

@@ -19,7 +19,8 @@ struct plain_attention_args {
   std::int32_t heads = 0; // a multiple of the KV heads; neighbours share one
   float scale = 1;
   std::int32_t window = 0; // 0: everything
-  row_places places;       // with table_stride 0 all rows share one table
+  row_places places;
+  const std::int32_t* tables = nullptr; // [rows] or null: row r's table is row tables_r of places.block_tables, not row r
   kv_layer_view kv;        // bf16 or f16; head_dim at most 256
 };
 

@@ -1,5 +1,7 @@
 #include "kernels/step_rows_gpu.hpp"
 
+#include <algorithm>
+
 #include "kernels/half_types.cuh"
 #include "kernels/launch.cuh"
 
@@ -24,6 +26,14 @@ __global__ void change_slots_kernel(change_slots_args a) {
     const table_change& change = a.tables[i];
     a.slots.block_tables[change.slot * a.slots.table_stride + change.index] = change.block;
   }
+  if (i < a.bias_count) a.slots.biases[a.biases[i].slot * most_biased_tokens + a.biases[i].index] = a.biases[i].entry;
+  if (i < a.suppressed_count) {
+    a.slots.suppressed[a.suppressed[i].slot * most_biased_tokens + a.suppressed[i].index] = a.suppressed[i].entry.token;
+  }
+}
+
+__device__ token_id input_of(const prepare_rows_args& a, const step_row& row) {
+  return row.token < 0 ? a.slots.last_token[row.slot] : row.token;
 }
 
 // A block a row, then a block for each `threads` heads.
@@ -36,15 +46,15 @@ __global__ void prepare_rows_kernel(prepare_rows_args a) {
     if (i >= a.head_count) return;
     const step_head head = a.heads[i];
     a.head_rows[i] = head.row;
-    sampling_row sampling = a.slots.sampling[head.slot];
-    sampling.position = head.next_position;
-    a.sampling[i] = sampling;
+    a.head_inputs[i] = input_of(a, a.rows[head.row]);
+    a.sampling[i] = head.sampling;
     return;
   }
   const step_row row = a.rows[block];
   if (thread == 0) {
-    a.tokens[block] = row.token < 0 ? a.slots.last_token[row.slot] : row.token;
+    a.tokens[block] = input_of(a, row);
     a.positions[block] = row.position;
+    a.tables[block] = row.slot;
   }
   if (block >= a.table_rows) return;
   const std::int32_t* from = a.slots.block_tables + row.slot * a.slots.table_stride;
@@ -52,29 +62,51 @@ __global__ void prepare_rows_kernel(prepare_rows_args a) {
   for (std::int32_t i = thread; i <= row.position / a.block_size; i += static_cast<std::int32_t>(threads)) to[i] = from[i];
 }
 
+__device__ bool usable(const keep_draws_args& a, const step_item& item) {
+  if (a.slots.faulted[item.slot] != 0) return false;
+  for (std::int32_t i = 0; i < item.scores; ++i) {
+    if (a.sampled[item.first_head + i].usable == 0) return false;
+  }
+  return true;
+}
+
+// Draws that count, or none where one of them cannot be used.
 __device__ item_result walk_draws(const keep_draws_args& a, const step_item& item) {
-  if (a.slots.faulted[item.slot] != 0) return {0, 1};
   item_result result;
-  for (std::int32_t i = 0; i < item.heads; ++i) {
-    const sampled_token drawn = a.sampled[item.first_head + i];
+  result.faulted = usable(a, item) ? 0 : 1;
+  const std::int32_t first = item.first_head + item.scores;
+  for (std::int32_t i = 0; i < item.draws && result.faulted == 0; ++i) {
+    const sampled_token drawn = a.sampled[first + i];
     if (drawn.usable == 0) {
-      a.slots.faulted[item.slot] = 1;
-      return {0, 1};
+      result.faulted = 1;
+      break;
     }
     ++result.drawn;
     a.slots.last_token[item.slot] = drawn.token;
-    const bool last = i + 1 == item.heads;
-    if (!last && a.tokens[a.head_rows[item.first_head + i + 1]] != drawn.token) break;
+    if (item.draws > 1) a.counted[first + i] = {item.slot, drawn.token, 1};
+    if (i + 1 < item.draws && a.head_inputs[first + i + 1] != drawn.token) break;
+  }
+  if (result.faulted != 0) {
+    a.slots.faulted[item.slot] = 1;
+    result.drawn = 0;
   }
   return result;
 }
 
+// One block: items overwrite what the loop before them writes.
 __global__ void keep_draws_kernel(keep_draws_args a) {
   let_next_start();
   wait_for_previous();
-  const std::int32_t i = static_cast<std::int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < a.head_count) a.kept[i] = a.sampled[i];
-  if (i < a.item_count) a.results[i] = walk_draws(a, a.items[i]);
+  const std::int32_t thread = static_cast<std::int32_t>(threadIdx.x), step = static_cast<std::int32_t>(blockDim.x);
+  for (std::int32_t i = thread; i < a.head_count; i += step) {
+    a.kept[i] = a.sampled[i];
+    a.counted[i] = {a.spare_slot, 0, 1};
+  }
+  if (a.kept_best != nullptr) {
+    for (std::int32_t i = thread; i < a.head_count * most_best_tokens; i += step) a.kept_best[i] = a.best[i];
+  }
+  __syncthreads();
+  for (std::int32_t i = thread; i < a.item_count; i += step) a.results[i] = walk_draws(a, a.items[i]);
 }
 
 __global__ void copy_blocks_kernel(copy_blocks_args a) {
@@ -90,7 +122,7 @@ __global__ void copy_blocks_kernel(copy_blocks_args a) {
 } // namespace
 
 void change_slots(cuda::stream_handle on, const change_slots_args& args) {
-  const std::int32_t most = args.opened_count > args.table_count ? args.opened_count : args.table_count;
+  const std::int32_t most = std::max({args.opened_count, args.table_count, args.bias_count, args.suppressed_count});
   if (most == 0) return;
   launch(on, {blocks_for(most), threads}, change_slots_kernel, args);
 }
@@ -101,9 +133,8 @@ void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args) {
 }
 
 void keep_draws(cuda::stream_handle on, const keep_draws_args& args) {
-  const std::int32_t most = args.item_count > args.head_count ? args.item_count : args.head_count;
-  if (most == 0) return;
-  launch(on, {blocks_for(most), threads}, keep_draws_kernel, args);
+  if (args.item_count == 0) return;
+  launch(on, {1, 1024}, keep_draws_kernel, args);
 }
 
 void copy_blocks(cuda::stream_handle on, const copy_blocks_args& args) {

@@ -15,14 +15,16 @@ namespace troupe::gpu {
 struct slot_arrays {
   token_id* last_token = nullptr; // sampled last, not yet a row
   std::int32_t* faulted = nullptr;
-  sampling_row* sampling = nullptr;     // position says nothing here
+  sampling_slot* sampling = nullptr;
+  token_bias* biases = nullptr;         // [slots][most_biased_tokens]
+  token_id* suppressed = nullptr;       // likewise
   std::int32_t* block_tables = nullptr; // [slots][table_stride]
   std::int64_t table_stride = 0;
 };
 
 struct opened_slot {
   std::int32_t slot = 0;
-  sampling_row sampling;
+  sampling_slot sampling;
 };
 
 struct table_change {
@@ -31,12 +33,23 @@ struct table_change {
   block_id block = 0;
 };
 
+// An entry of a slot's list of biases, or of suppressed tokens.
+struct listed_token {
+  std::int32_t slot = 0;
+  std::int32_t index = 0;
+  token_bias entry;
+};
+
 struct change_slots_args {
   slot_arrays slots;
   const opened_slot* opened = nullptr; // each slot once
   std::int32_t opened_count = 0;
   const table_change* tables = nullptr; // each entry once
   std::int32_t table_count = 0;
+  const listed_token* biases = nullptr;
+  std::int32_t bias_count = 0;
+  const listed_token* suppressed = nullptr;
+  std::int32_t suppressed_count = 0;
 };
 void change_slots(cuda::stream_handle on, const change_slots_args& args);
 
@@ -46,11 +59,10 @@ struct step_row {
   token_id token = 0; // below 0: the slot's last sample
 };
 
-// A row whose logits are wanted.
+// Logits that are wanted, and what for.
 struct step_head {
   std::int32_t row = 0;
-  std::int32_t slot = 0;
-  std::int32_t next_position = 0; // of the token that the logits are about
+  sampling_row sampling;
 };
 
 struct prepare_rows_args {
@@ -63,18 +75,21 @@ struct prepare_rows_args {
   std::int32_t block_size = 0;
   token_id* tokens = nullptr;         // [row_count]
   std::int32_t* positions = nullptr;  // [row_count]
+  std::int32_t* tables = nullptr;     // [row_count]: the row's slot, which is its row of slots.block_tables
   std::int32_t* row_tables = nullptr; // [table_rows][slots.table_stride], up to the block of the row's position
   std::int32_t* head_rows = nullptr;  // [head_count]
+  token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
   sampling_row* sampling = nullptr;   // [head_count]
 };
 void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args);
 
-// A work item's heads follow each other. With more than one, the input of each row after the first is a guess of the draw before it, and
-// draws count up to the first that was guessed wrong.
+// A work item's heads follow each other: prompt tokens to score, then draws. With more than one draw, the input of each row after the first
+// is a guess of the draw before it, and draws count up to the first that was guessed wrong.
 struct step_item {
   std::int32_t slot = 0;
   std::int32_t first_head = 0;
-  std::int32_t heads = 0; // 0: draws nothing
+  std::int32_t scores = 0;
+  std::int32_t draws = 0;
 };
 
 struct item_result {
@@ -87,11 +102,14 @@ struct keep_draws_args {
   const step_item* items = nullptr;
   std::int32_t item_count = 0;
   std::int32_t head_count = 0;
-  const token_id* tokens = nullptr; // as prepare_rows left them
-  const std::int32_t* head_rows = nullptr;
+  const token_id* head_inputs = nullptr;  // as prepare_rows left them
   const sampled_token* sampled = nullptr; // [head_count]
+  const scored_token* best = nullptr;     // [head_count][most_best_tokens]
   item_result* results = nullptr;         // [item_count]
-  sampled_token* kept = nullptr;          // [head_count], a copy
+  sampled_token* kept = nullptr;          // [head_count], a copy of `sampled`
+  scored_token* kept_best = nullptr;      // a copy of `best`; null: nothing reports
+  counted_token* counted = nullptr;       // [head_count]: draws of items with several, for count_tokens; others stand for `spare_slot`
+  std::int32_t spare_slot = 0;
 };
 void keep_draws(cuda::stream_handle on, const keep_draws_args& args);
 

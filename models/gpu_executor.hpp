@@ -7,27 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "core/dtype.hpp"
 #include "core/step.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
-
-// One step as the GPU went through it. Times are of std::chrono::steady_clock.
-struct gpu_step_trace {
-  struct span {
-    const char* name = nullptr; // "upload", "prepare", "layers", "sample", "download"; one stage is one span
-    std::uint64_t begin_ns = 0;
-    std::uint64_t end_ns = 0;
-  };
-  epoch_number epoch = 0;
-  step_number step = 0;
-  std::int32_t rows = 0; // without padding
-  bool decode = false;   // decode items alone
-  std::vector<span> spans;
-};
 
 struct gpu_executor_options {
   std::int32_t device = 0;   // CUDA's number
@@ -50,8 +35,9 @@ struct gpu_executor_options {
   bool overlapping_launches = true; // programmatic dependent launch
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
 
-  std::function<void(const std::string&)> log;                // one line each: the memory ledger, start-up times; none: silent
-  std::function<void(const gpu_step_trace&)> on_step_trace;   // called on the deliver thread; none: no timing events
+  std::function<void(const std::string&)> log; // one line each: the memory ledger, start-up times; none: silent
+  // For traces: the time of each group of kernels. Steps without a graph are cut by events, which ends the overlap of launches there.
+  bool kernel_times = false;
 };
 
 // The plain path: unfused, synchronous, without graphs.

@@ -51,11 +51,17 @@ class layout {
   layout(const model_config& config, const model_weights* weights) : config_(config) {
     const std::int64_t hidden = config.hidden_size;
     embedding_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->embedding : nullptr);
+    pad_vocabulary();
     for (std::int32_t i = 0; i < config.num_layers; ++i) {
       add_layer(weights != nullptr ? &weights->layers[static_cast<std::size_t>(i)] : nullptr);
     }
     final_norm_ = vector(hidden, spread::norm, weights != nullptr ? &weights->final_norm : nullptr);
-    head_ = config.tied_head ? embedding_ : matrix(config.vocab_size, hidden, weights != nullptr ? &weights->head : nullptr);
+    if (config.tied_head) {
+      head_ = embedding_;
+    } else {
+      head_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->head : nullptr);
+      pad_vocabulary();
+    }
   }
 
   std::size_t bytes() const { return used_; }
@@ -96,6 +102,7 @@ class layout {
     pieces_.push_back(p);
     return p.offset;
   }
+  void pad_vocabulary() { used_ += static_cast<std::size_t>((padded_vocab(config_) - config_.vocab_size) * config_.hidden_size) * element; }
   std::size_t matrix(std::int64_t rows, std::int64_t columns, const weight_view* from, std::int64_t interleaved = 0, bool joined = false) {
     return add({0, rows, columns, interleaved, spread::matrix, from, nullptr}, joined);
   }

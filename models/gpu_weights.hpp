@@ -30,8 +30,11 @@ struct gpu_weights {
   const void* embedding = nullptr; // [vocab][hidden]
   std::vector<gpu_layer_weights> layers;
   const void* final_norm = nullptr; // [hidden]
-  const void* head = nullptr;       // [vocab][hidden]; the embedding when tied
+  const void* head = nullptr;       // [padded_vocab()][hidden], the last rows undefined; the embedding when tied
 };
+
+// Products give multiples of 8 outputs.
+constexpr std::int32_t padded_vocab(const model_config& config) { return (config.vocab_size + 7) / 8 * 8; }
 
 // What both functions below take.
 std::size_t gpu_weight_bytes(const model_config& config);
