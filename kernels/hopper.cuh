@@ -29,11 +29,10 @@ __device__ __forceinline__ void arrive_expecting(std::uint64_t& barrier, std::ui
 }
 // Waits for the end of the phase of this parity; the one before the first counts as ended, with parity 1.
 __device__ __forceinline__ void wait(std::uint64_t& barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n @!done bra again;\n}" ::"r"(
-          shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred done;\nagain:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n @!done bra again;\n}" ::"r"(
+                   shared_address(&barrier)),
+               "r"(parity)
+               : "memory");
 }
 // Barrier `id` (1 .. 15) of `threads` threads of the block.
 __device__ __forceinline__ void sync_threads(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
@@ -90,28 +89,29 @@ __device__ __forceinline__ void hold(float (&values)[Count]) {
 }
 
 // The operand lists of wgmma: 32 and 64 accumulators.
-#define TROUPE_D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define TROUPE_D8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define TROUPE_D32(d) TROUPE_D8(d, 0), TROUPE_D8(d, 8), TROUPE_D8(d, 16), TROUPE_D8(d, 24)
 #define TROUPE_D64(d) TROUPE_D32(d), TROUPE_D8(d, 32), TROUPE_D8(d, 40), TROUPE_D8(d, 48), TROUPE_D8(d, 56)
-#define TROUPE_R32                                                                                                                      \
+#define TROUPE_R32                                                                                                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
   "%28, %29, %30, %31"
 #define TROUPE_R64                                                                                                                       \
   TROUPE_R32                                                                                                                             \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, " \
   "%58, %59, %60, %61, %62, %63"
-#define TROUPE_SHARED_PRODUCT(type)                                                                                                 \
+#define TROUPE_SHARED_PRODUCT(type)                                                                                                   \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" TROUPE_R64 \
-               "}, %64, %65, p, 1, 1, 0, 1;\n}"                                                                                      \
-               : TROUPE_D64(d)                                                                                                       \
+               "}, %64, %65, p, 1, 1, 0, 1;\n}"                                                                                       \
+               : TROUPE_D64(d)                                                                                                        \
                : "l"(a), "l"(b), "r"(add))
-#define TROUPE_REGISTER_PRODUCT_128(type)                                                                            \
+#define TROUPE_REGISTER_PRODUCT_128(type)                                                                                               \
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" TROUPE_R64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;" \
-               : TROUPE_D64(d)                                                                                       \
+               : TROUPE_D64(d)                                                                                                          \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define TROUPE_REGISTER_PRODUCT_64(type)                                                                             \
+#define TROUPE_REGISTER_PRODUCT_64(type)                                                                                               \
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" TROUPE_R32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" \
-               : TROUPE_D32(d)                                                                                       \
+               : TROUPE_D32(d)                                                                                                         \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 // d [64][128] (+)= a [64][16] b [16][128]. In shared memory: a with k contiguous, b with n contiguous. `add` 0: d was anything.

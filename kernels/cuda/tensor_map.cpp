@@ -29,10 +29,9 @@ CUtensorMap make_tensor_map(const tensor_box& of) {
   const std::uint64_t strides[2] = {of.strides[0] * 2, of.strides[1] * 2}; // bytes
   const std::uint32_t steps[3] = {1, 1, 1};
   CUtensorMap map{};
-  const CUresult result =
-      encode(&map, of.type == dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-             const_cast<void*>(of.data), of.sizes.data(), strides, of.box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, of.swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, of.type == dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+                                 const_cast<void*>(of.data), of.sizes.data(), strides, of.box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 of.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) throw device_error("cuTensorMapEncodeTiled: CUDA driver error " + std::to_string(static_cast<int>(result)));
   return map;
 }

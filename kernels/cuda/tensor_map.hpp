@@ -12,7 +12,7 @@ namespace troupe::gpu {
 
 // A tensor of three dimensions, the first contiguous, and the box that one copy brings.
 struct tensor_box {
-  dtype type = dtype::bf16; // or f16
+  dtype type = dtype::bf16;   // or f16
   const void* data = nullptr; // 16-byte aligned
   std::array<std::uint64_t, 3> sizes = {};
   std::array<std::uint64_t, 2> strides = {}; // elements from one to the next of the second and third dimension; multiples of 8

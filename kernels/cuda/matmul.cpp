@@ -1,23 +1,28 @@
 #include "kernels/matmul_gpu.hpp"
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <stdexcept>
+#include <vector>
 
 #include "core/error.hpp"
 #include "device/cuda/check.hpp"
 #include "kernels/ceilings_gpu.hpp"
 #include "kernels/cuda/algorithm_cache.hpp"
-#include "kernels/half_types.cuh"
 
 namespace troupe::gpu {
 namespace {
 
-constexpr const char* op = "matmul";
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20; // NVIDIA's advice for Hopper
-constexpr int proposals = 6;                                  // of cuBLASLt, that are timed
+constexpr int proposals = 6;                                   // of cuBLASLt, that are timed
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(std::string("matmul: ") + what);
+}
 
 void check_blas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) throw device_error(std::string(call) + ": " + cublasLtGetStatusString(status));
@@ -26,12 +31,12 @@ void check_blas(cublasStatus_t status, const char* call) {
 cudaDataType_t data_type(dtype type) { return type == dtype::bf16 ? CUDA_R_16BF : type == dtype::f16 ? CUDA_R_16F : CUDA_R_32F; }
 
 void check_args(const matmul_args& a) {
-  require(a.type == dtype::bf16 || a.type == dtype::f16, op, "elements are bf16 or f16");
-  require(a.y_type == a.type || a.y_type == dtype::f32, op, "the result has the elements' type or f32");
-  require(a.y_type == a.type || (a.bias == nullptr && a.residual == nullptr), op, "an f32 result takes neither bias nor residual");
-  require(a.rows >= 1 && a.out_rows >= 1 && a.columns >= 1, op, "rows, out_rows and columns are at least 1");
-  require((a.out_rows | a.columns | a.x_stride | a.y_stride) % 8 == 0, op, "out_rows, columns and strides are multiples of 8");
-  require(a.x_stride >= a.columns && a.y_stride >= a.out_rows, op, "strides hold a row");
+  require(a.type == dtype::bf16 || a.type == dtype::f16, "elements are bf16 or f16");
+  require(a.y_type == a.type || a.y_type == dtype::f32, "the result has the elements' type or f32");
+  require(a.y_type == a.type || (a.bias == nullptr && a.residual == nullptr), "an f32 result takes neither bias nor residual");
+  require(a.rows >= 1 && a.out_rows >= 1 && a.columns >= 1, "rows, out_rows and columns are at least 1");
+  require((a.out_rows | a.columns | a.x_stride | a.y_stride) % 8 == 0, "out_rows, columns and strides are multiples of 8");
+  require(a.x_stride >= a.columns && a.y_stride >= a.out_rows, "strides hold a row");
 }
 
 // What cuBLASLt needs to know of a product, on the stack. For it, matrices are by columns: y^T = W x^T.
@@ -47,9 +52,9 @@ struct description {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, a.bias);
     }
     const auto matrix = [](cublasLtMatrixLayoutOpaque_t& layout, dtype type, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-      check_blas(cublasLtMatrixLayoutInit(&layout, data_type(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
-                                          stride),
-                 "cublasLtMatrixLayoutInit");
+      check_blas(
+          cublasLtMatrixLayoutInit(&layout, data_type(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), stride),
+          "cublasLtMatrixLayoutInit");
     };
     matrix(weight, a.type, a.columns, a.out_rows, a.columns);
     matrix(x, a.type, a.columns, a.rows, a.x_stride);
@@ -64,8 +69,13 @@ struct description {
 };
 
 product_key key_of(const matmul_args& a) {
-  return {static_cast<std::int32_t>(a.type), static_cast<std::int32_t>(a.y_type), a.out_rows, a.columns,
-          a.bias != nullptr,                 a.residual != nullptr,               a.rows};
+  return {static_cast<std::int32_t>(a.type),
+          static_cast<std::int32_t>(a.y_type),
+          a.out_rows,
+          a.columns,
+          a.bias != nullptr,
+          a.residual != nullptr,
+          a.rows};
 }
 
 // The algorithm's words, which cuBLASLt lets a program keep for the same version of the library.
@@ -108,16 +118,17 @@ struct matmul::impl {
 
   cublasStatus_t start(cuda::stream_handle on, const matmul_args& a, description& of, const cublasLtMatmulAlgo_t& algorithm) {
     const float one = 1, beta = a.residual != nullptr ? 1 : 0;
-    return cublasLtMatmul(handle, &of.product, &one, a.weight, &of.weight, a.x, &of.x, &beta, a.residual != nullptr ? a.residual : a.y, &of.y,
-                          a.y, &of.y, &algorithm, workspace.data(), workspace_bytes, on);
+    return cublasLtMatmul(handle, &of.product, &one, a.weight, &of.weight, a.x, &of.x, &beta, a.residual != nullptr ? a.residual : a.y,
+                          &of.y, a.y, &of.y, &algorithm, workspace.data(), workspace_bytes, on);
   }
 
   // What cuBLASLt proposes, the best by its own estimate first; at least one.
   std::vector<cublasLtMatmulAlgo_t> proposed(description& of, int most) {
     std::array<cublasLtMatmulHeuristicResult_t, proposals> found{};
     int count = 0;
-    check_blas(cublasLtMatmulAlgoGetHeuristic(handle, &of.product, &of.weight, &of.x, &of.y, &of.y, &preference, most, found.data(), &count),
-               "cublasLtMatmulAlgoGetHeuristic");
+    check_blas(
+        cublasLtMatmulAlgoGetHeuristic(handle, &of.product, &of.weight, &of.x, &of.y, &of.y, &preference, most, found.data(), &count),
+        "cublasLtMatmulAlgoGetHeuristic");
     std::vector<cublasLtMatmulAlgo_t> out;
     for (int i = 0; i < count; ++i) {
       if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) out.push_back(found[static_cast<std::size_t>(i)].algo);
@@ -164,7 +175,7 @@ matmul::~matmul() = default;
 
 void matmul::tune(const cuda::stream& on, const matmul_args& product, std::span<const void* const> weights,
                   std::span<const std::int32_t> row_counts) {
-  require(!weights.empty(), op, "weights to measure with");
+  require(!weights.empty(), "weights to measure with");
   bool filled = false;
   for (const std::int32_t rows : row_counts) {
     matmul_args a = product;
@@ -177,10 +188,11 @@ void matmul::tune(const cuda::stream& on, const matmul_args& product, std::span<
     }
     if (!filled) {
       const std::int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
-      fill_random(on, static_cast<std::byte*>(const_cast<void*>(product.x)),
-                  (static_cast<std::size_t>(most - 1) * static_cast<std::size_t>(product.x_stride) + static_cast<std::size_t>(product.columns)) *
-                      2 / 16 * 16,
-                  1);
+      fill_random(
+          on, static_cast<std::byte*>(const_cast<void*>(product.x)),
+          (static_cast<std::size_t>(most - 1) * static_cast<std::size_t>(product.x_stride) + static_cast<std::size_t>(product.columns)) *
+              2 / 16 * 16,
+          1);
       filled = true;
     }
     impl_->cache.choose(key_of(a), words_of(impl_->measured(on, a, weights)));
