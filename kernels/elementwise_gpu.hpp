@@ -35,8 +35,9 @@ struct norm_args {
   const void* weight = nullptr; // [columns]
   float epsilon = 0;
   bool overlaps = false;
-  const void* bias = nullptr;         // [columns] or null; layer_norm alone
-  const std::int32_t* from = nullptr; // [rows] or null: y_i is of row from_i of x (the sampled rows before the head); without residual and sum
+  const void* bias = nullptr; // [columns] or null; layer_norm alone
+  const std::int32_t* from =
+      nullptr; // [rows] or null: y_i is of row from_i of x (the sampled rows before the head); without residual and sum
 };
 using rms_norm_args = norm_args;
 // arXiv 1910.07467: norm(x) = x / sqrt(mean(x^2) + epsilon).

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,8 +18,8 @@ namespace troupe::gpu {
 
 // Sums are in f32 and rounded once, after bias and residual. Strides count elements and are, like the columns and out_rows, multiples of 8.
 struct matmul_args {
-  dtype type = dtype::bf16;    // of W, x, bias and residual: bf16 or f16
-  dtype y_type = dtype::bf16;  // `type`, or f32 (logits): then without bias and residual
+  dtype type = dtype::bf16;     // of W, x, bias and residual: bf16 or f16
+  dtype y_type = dtype::bf16;   // `type`, or f32 (logits): then without bias and residual
   const void* weight = nullptr; // W: [out_rows][columns], row-major
   std::int64_t out_rows = 0;
   std::int64_t columns = 0;
@@ -46,9 +45,9 @@ class matmul {
   matmul(const matmul&) = delete;
   matmul& operator=(const matmul&) = delete;
 
-  // Chooses the algorithms of `product` for each of `row_counts` rows, by the cache or by timing what cuBLASLt proposes, and waits. Products
-  // with up to that many rows then use them. `weights`: matrices of the product's shape (all layers'), taken in turn so that caches are
-  // cold. Overwrites product.x (with random numbers) and product.y, which have room for the largest count.
+  // Chooses the algorithms of `product` for each of `row_counts` rows, by the cache or by timing what cuBLASLt proposes, and waits.
+  // Products with up to that many rows then use them. `weights`: matrices of the product's shape (all layers'), taken in turn so that
+  // caches are cold. Overwrites product.x (with random numbers) and product.y, which have room for the largest count.
   void tune(const cuda::stream& on, const matmul_args& product, std::span<const void* const> weights,
             std::span<const std::int32_t> row_counts);
   // Writes the cache file when tune() has measured anything since it was read; a failure is a line to the log.

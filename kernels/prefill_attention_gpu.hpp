@@ -37,9 +37,9 @@ void split_prefill(std::span<const prefill_span> spans, std::int32_t heads, std:
 // The row at position p sees positions max(0, p - window + 1) .. p. o = sum_j softmax_j(scale * q . k_j) v_j with f32 sums; weights are
 // rounded to the element type before they meet the values. A row's result depends on nothing but its own position, query, keys and values.
 struct prefill_attention_args {
-  const void* query = nullptr; // [rows][heads][head_dim], of the cache's type, 16-byte aligned
-  std::int64_t query_stride = 0; // elements, a multiple of 8
-  void* output = nullptr;        // [rows][heads][head_dim], 4-byte aligned
+  const void* query = nullptr;    // [rows][heads][head_dim], of the cache's type, 16-byte aligned
+  std::int64_t query_stride = 0;  // elements, a multiple of 8
+  void* output = nullptr;         // [rows][heads][head_dim], 4-byte aligned
   std::int64_t output_stride = 0; // even
   std::int32_t rows = 0;          // of query and output
   std::int32_t heads = 0;         // a multiple of the KV heads, at most 64 of them share one

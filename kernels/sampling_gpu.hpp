@@ -13,7 +13,7 @@
 
 namespace troupe::gpu {
 
-inline constexpr std::int32_t most_best_tokens = 20;    // reported beside one token
+inline constexpr std::int32_t most_best_tokens = 20;     // reported beside one token
 inline constexpr std::int32_t most_biased_tokens = 1024; // in the list of one slot, and likewise of suppressed ones
 
 // What a slot's sequence asks for (core/sampling.hpp has the meanings); device memory, one a slot, written when the slot opens.
@@ -63,19 +63,19 @@ struct sampling_args {
   const float* logits = nullptr; // [rows][stride], of which `vocab` count: what a model pads its vocabulary with is never looked at
   std::int64_t stride = 0;
   std::int32_t rows = 0;
-  std::int32_t vocab = 0;                // at most 400000
-  const sampling_row* row = nullptr;     // [rows]
-  const sampling_slot* slots = nullptr;  // [slots]
-  std::uint32_t* history = nullptr;      // [slots][vocab]: 0: not seen; 1 + how often a token was an output. Null: no slot has penalties
-  const token_bias* biases = nullptr;    // [slots][bias_stride], each token once, ids below 0 or from `vocab` on are passed over
+  std::int32_t vocab = 0;               // at most 400000
+  const sampling_row* row = nullptr;    // [rows]
+  const sampling_slot* slots = nullptr; // [slots]
+  std::uint32_t* history = nullptr;     // [slots][vocab]: 0: not seen; 1 + how often a token was an output. Null: no slot has penalties
+  const token_bias* biases = nullptr;   // [slots][bias_stride], each token once, ids below 0 or from `vocab` on are passed over
   std::int64_t bias_stride = 0;
-  const token_id* suppressed = nullptr;  // [slots][suppressed_stride], likewise
+  const token_id* suppressed = nullptr; // [slots][suppressed_stride], likewise
   std::int64_t suppressed_stride = 0;
-  const token_id* inputs = nullptr;      // [rows], the token that each row of logits came from; null: no row has drafts
-  sampled_token* sampled = nullptr;      // [rows]
-  scored_token* best = nullptr;          // [rows][most_best_tokens], best first; null: nothing reports
-  token_id* last_tokens = nullptr;       // [slots] or null: drawn tokens (not of draw_uncounted) go to their slots' places too
-  bool overlaps = false;                 // as in linear_args
+  const token_id* inputs = nullptr; // [rows], the token that each row of logits came from; null: no row has drafts
+  sampled_token* sampled = nullptr; // [rows]
+  scored_token* best = nullptr;     // [rows][most_best_tokens], best first; null: nothing reports
+  token_id* last_tokens = nullptr;  // [slots] or null: drawn tokens (not of draw_uncounted) go to their slots' places too
+  bool overlaps = false;            // as in linear_args
 };
 
 void sample(cuda::stream_handle on, const sampling_args& args);
