@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,7 +35,10 @@ struct gpu_executor_options {
   bool graphs = true;               // decode steps replay a CUDA graph of their batch size; else they are launched kernel by kernel
   bool overlapping_launches = true; // programmatic dependent launch
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
+  bool plain_attention = false;     // the plainest attention kernel there is, for comparisons
 
+  bool tune = true;                   // measure at start which algorithms products of many rows take
+  std::filesystem::path tuning_cache; // what was measured, for the next start; empty: not kept
   std::function<void(const std::string&)> log; // one line each: the memory ledger, start-up times; none: silent
   // For traces: the time of each group of kernels. Steps without a graph are cut by events, which ends the overlap of launches there.
   bool kernel_times = false;
@@ -42,7 +46,8 @@ struct gpu_executor_options {
 
 // The plain path: unfused, synchronous, without graphs.
 inline gpu_executor_options reference(gpu_executor_options options) {
-  options.fused = options.graphs = options.overlapping_launches = options.asynchronous_copies = false;
+  options.fused = options.graphs = options.overlapping_launches = options.asynchronous_copies = options.tune = false;
+  options.plain_attention = true;
   return options;
 }
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "device/cuda/pinned_ring.hpp"
+#include "kernels/attention_gpu.hpp"
 #include "kernels/elementwise_gpu.hpp"
 #include "kernels/plain_attention_gpu.hpp"
-#include "kernels/plain_linear_gpu.hpp"
 #include "kernels/rope.hpp"
 #include "models/rope_frequencies.hpp"
 
@@ -16,32 +16,55 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t element = 2;
+constexpr std::int32_t multiprocessors = 132; // of an H100 or H200; how finely attention is split, no more
+constexpr std::int32_t most_splits = 64;
 
 kv_layout layout_of(const model_config& c, const gpu_model_shape& s) { return {s.type, s.block_size, c.num_kv_heads, c.head_dim}; }
 
 std::int64_t blocks_per_slot(const gpu_model_shape& s) { return (std::int64_t{s.max_model_len} + s.block_size - 1) / s.block_size; }
 
-// Bytes of each buffer, in the order of the constructor.
+// Heads whose size the quick kernels know.
+bool has_quick_attention(const model_config& c) { return c.head_dim == 64 || c.head_dim == 128; }
+
+// Shares of a row's positions: enough for every multiprocessor, but none below 64 positions.
+std::int32_t splits_for(const model_config& c, const gpu_model_shape& s, std::int32_t rows) {
+  const std::int32_t fill = (2 * multiprocessors + rows * c.num_kv_heads - 1) / (rows * c.num_kv_heads);
+  return std::clamp(std::min(fill, s.max_model_len / 64), 1, most_splits);
+}
+
+std::size_t attention_workspace(const model_config& c, const gpu_model_shape& s) {
+  if (!has_quick_attention(c)) return 0;
+  std::size_t most = 0;
+  for (std::int32_t rows = 1; rows <= s.decode_rows; ++rows) {
+    most = std::max(most, gpu::decode_attention_workspace(rows, c.num_heads, c.head_dim, splits_for(c, s, rows)));
+  }
+  return most;
+}
+
+// Bytes of each buffer.
 struct buffer_sizes {
   buffer_sizes(const model_config& c, const gpu_model_shape& s) {
-    const auto rows = static_cast<std::size_t>(s.max_rows), heads = static_cast<std::size_t>(s.head_rows);
+    const auto rows = static_cast<std::size_t>(s.max_rows), held = static_cast<std::size_t>(s.logits_rows);
     const auto hidden_size = static_cast<std::size_t>(c.hidden_size), wide = static_cast<std::size_t>(c.intermediate_size);
     const auto dim = static_cast<std::size_t>(c.head_dim);
     const auto queries = static_cast<std::size_t>(c.num_heads) * dim, keys = static_cast<std::size_t>(c.num_kv_heads) * dim;
     angles = static_cast<std::size_t>(s.max_model_len) * (dim / 2) * sizeof(float);
     row_ints = rows * sizeof(std::int32_t);
-    tables = static_cast<std::size_t>(s.max_slots) * static_cast<std::size_t>(blocks_per_slot(s)) * sizeof(std::int32_t);
+    head_ints = static_cast<std::size_t>(s.max_head_rows) * sizeof(std::int32_t);
+    row_tables = static_cast<std::size_t>(s.decode_rows) * static_cast<std::size_t>(blocks_per_slot(s)) * sizeof(std::int32_t);
     hidden = rows * hidden_size * element;
     qkv = rows * (queries + 2 * keys) * element;
     attended = rows * queries * element;
     gate_up = rows * 2 * wide * element;
-    head_hidden = heads * hidden_size * element;
-    logits = heads * static_cast<std::size_t>(c.vocab_size) * sizeof(float);
+    head_hidden = held * hidden_size * element;
+    logits = held * static_cast<std::size_t>(padded_vocab(c)) * sizeof(float);
+    workspace = attention_workspace(c, s);
   }
   std::size_t total() const {
-    return 2 * angles + 3 * row_ints + tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + 2 * head_hidden + logits;
+    return 2 * angles + 3 * row_ints + head_ints + row_tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + head_hidden + logits +
+           workspace;
   }
-  std::size_t angles, row_ints, tables, hidden, qkv, attended, gate_up, head_hidden, logits;
+  std::size_t angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, workspace;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -52,10 +75,15 @@ void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t
   on.synchronize();
 }
 
+template <class T>
+T* as(const cuda::caching_allocator::buffer& memory) {
+  return reinterpret_cast<T*>(memory.data());
+}
+
 } // namespace
 
-std::size_t gpu_model::kv_block_bytes(const model_config& config, const gpu_model_shape& shape) {
-  return layout_of(config, shape).block_bytes() * static_cast<std::size_t>(config.num_layers);
+std::size_t gpu_model::kv_bytes(const model_config& config, const gpu_model_shape& shape) {
+  return layout_of(config, shape).block_bytes() * static_cast<std::size_t>(config.num_layers) * static_cast<std::size_t>(shape.num_blocks);
 }
 
 std::size_t gpu_model::activation_bytes(const model_config& config, const gpu_model_shape& shape) {
@@ -67,25 +95,31 @@ std::string gpu_model::unsupported(const model_config& c) {
     return "only the first " + std::to_string(c.rope.rotary_dim) + " of " + std::to_string(c.head_dim) + " dimensions of a head rotate";
   }
   if (c.head_dim > 256) return "head_dim is " + std::to_string(c.head_dim) + ", more than 256";
+  if ((c.hidden_size | c.intermediate_size | c.head_dim) % 8 != 0) {
+    return "hidden_size " + std::to_string(c.hidden_size) + ", intermediate_size " + std::to_string(c.intermediate_size) + " and head_dim " +
+           std::to_string(c.head_dim) + " are not all multiples of 8";
+  }
   return {};
 }
 
-gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, cuda::caching_allocator& memory,
-                     const cuda::stream& on)
-    : config_(config), shape_(shape), weights_(std::move(weights)) {
+gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv,
+                     cuda::caching_allocator& memory, const cuda::stream& on, std::filesystem::path tuning_cache,
+                     std::function<void(const std::string&)> log)
+    : config_(config), shape_(shape), weights_(std::move(weights)), kv_(kv), matmul_(memory, std::move(tuning_cache), std::move(log)) {
   const buffer_sizes size(config, shape);
-  kv_ = memory.allocate(kv_layer_bytes() * static_cast<std::size_t>(config.num_layers), "KV cache");
-  cuda::clear(on, kv_.data(), kv_.size()); // no NaN where nothing was written yet
-  const auto take = [&](std::size_t bytes) { return memory.allocate(bytes, "activations"); };
+  cuda::clear(on, kv_, kv_bytes(config, shape)); // no NaN where nothing was written yet
+  const auto take = [&](std::size_t bytes) { return memory.allocate(std::max<std::size_t>(bytes, 1), "activations"); };
   cos_ = take(size.angles), sin_ = take(size.angles);
-  tokens_ = take(size.row_ints), positions_ = take(size.row_ints), head_rows_ = take(size.row_ints);
-  row_tables_ = take(size.tables);
+  tokens_ = take(size.row_ints), positions_ = take(size.row_ints), tables_ = take(size.row_ints), head_rows_ = take(size.head_ints);
+  row_tables_ = take(size.row_tables);
   hidden_ = take(size.hidden), normed_ = take(size.hidden);
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
-  head_input_ = take(size.head_hidden), head_normed_ = take(size.head_hidden), logits_ = take(size.logits);
-  rows_ = {reinterpret_cast<token_id*>(tokens_.data()), reinterpret_cast<std::int32_t*>(positions_.data()),
-           reinterpret_cast<std::int32_t*>(row_tables_.data()), reinterpret_cast<std::int32_t*>(head_rows_.data()), blocks_per_slot(shape)};
+  head_normed_ = take(size.head_hidden), logits_ = take(size.logits);
+  attention_workspace_ = take(size.workspace);
+  cuda::clear(on, attention_workspace_.data(), attention_workspace_.size());
+  rows_ = {as<token_id>(tokens_),         as<std::int32_t>(positions_), as<std::int32_t>(tables_),
+           as<std::int32_t>(row_tables_), as<std::int32_t>(head_rows_), blocks_per_slot(shape)};
   rope_spectrum spectrum = rope_frequencies(config.rope);
   rope_table table(std::move(spectrum.frequencies), spectrum.magnitude);
   table.reserve(shape.max_model_len);
@@ -94,33 +128,67 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
 }
 
 std::size_t gpu_model::kv_layer_bytes() const {
-  return layout_of(config_, shape_).block_bytes() * (static_cast<std::size_t>(shape_.num_blocks) + 1);
+  return layout_of(config_, shape_).block_bytes() * static_cast<std::size_t>(shape_.num_blocks);
 }
 
 kv_layer_view gpu_model::kv_of(std::int32_t layer) const {
-  return {layout_of(config_, shape_), kv_.data() + static_cast<std::size_t>(layer) * kv_layer_bytes()};
+  return {layout_of(config_, shape_), kv_ + static_cast<std::size_t>(layer) * kv_layer_bytes()};
 }
 
-gpu::row_places gpu_model::row_places_of(std::int32_t first_row, const gpu_span* span) const {
-  if (span != nullptr) return {rows_.positions + first_row, span->table, 0};
-  return {rows_.positions + first_row, rows_.row_tables, rows_.table_stride};
+float gpu_model::scale() const { return 1.0F / std::sqrt(static_cast<float>(config_.head_dim)); }
+void* gpu_model::query_of(std::int32_t row) const { return qkv_.data() + static_cast<std::size_t>(row * qkv_width()) * element; }
+void* gpu_model::attended_of(std::int32_t row) const { return attended_.data() + static_cast<std::size_t>(row * query_width()) * element; }
+
+gpu::matmul_args gpu_model::product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
+                                    void* y) const {
+  gpu::matmul_args args;
+  args.type = args.y_type = shape_.type;
+  args.weight = weight;
+  args.out_rows = args.y_stride = out_rows;
+  args.columns = args.x_stride = columns;
+  args.x = x;
+  args.rows = rows;
+  args.y = y;
+  return args;
 }
 
-bool gpu_model::fuses(const gpu_batch&) const { return false; }
+void gpu_model::tune(const cuda::stream& on) {
+  std::vector<std::int32_t> counts;
+  for (std::int32_t rows = 16; rows < shape_.max_rows; rows *= 2) counts.push_back(rows);
+  counts.push_back(shape_.max_rows);
+  const auto of_layers = [&](const void* gpu_layer_weights::*matrix) {
+    std::vector<const void*> all;
+    for (const gpu_layer_weights& w : weights_.layers) all.push_back(w.*matrix);
+    return all;
+  };
+  const auto measure = [&](gpu::matmul_args args, std::vector<const void*> matrices) { matmul_.tune(on, args, matrices, counts); };
+  const std::int64_t hidden = config_.hidden_size, wide = config_.intermediate_size;
+  gpu::matmul_args qkv = product(normed_.data(), 1, nullptr, qkv_width(), hidden, qkv_.data());
+  qkv.bias = weights_.layers.front().qkv_bias;
+  measure(qkv, of_layers(&gpu_layer_weights::qkv));
+  gpu::matmul_args output = product(attended_.data(), 1, nullptr, hidden, query_width(), hidden_.data());
+  output.bias = weights_.layers.front().output_bias;
+  output.residual = hidden_.data();
+  measure(output, of_layers(&gpu_layer_weights::output));
+  measure(product(normed_.data(), 1, nullptr, 2 * wide, hidden, gate_up_.data()), of_layers(&gpu_layer_weights::gate_up));
+  gpu::matmul_args down = product(gated_.data(), 1, nullptr, hidden, wide, hidden_.data());
+  down.residual = hidden_.data();
+  measure(down, of_layers(&gpu_layer_weights::down));
+  matmul_.save();
+}
 
 void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer) {
-  const std::int32_t rows = batch.rows();
-  gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, rows, config_.hidden_size, hidden_.data(),
+  gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
                                config_.hidden_size, false});
   for (std::int32_t i = 0; i < config_.num_layers; ++i) {
     attention_block(on, batch, i);
-    mlp_block(on, rows, i);
+    mlp_block(on, batch.rows, i);
     if (after_layer) after_layer(i);
   }
 }
 
-void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y) {
-  gpu::rms_norm_args args;
+void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from) {
+  gpu::norm_args args;
   args.type = shape_.type;
   args.x = x;
   args.y = y;
@@ -128,74 +196,89 @@ void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, 
   args.rows = rows;
   args.weight = weight;
   args.epsilon = config_.norm_epsilon;
+  args.from = from;
   gpu::rms_norm(on.handle(), args);
-}
-
-void gpu_model::product(const cuda::stream& on, const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows,
-                        std::int64_t columns, const void* bias, const void* residual, void* y) {
-  gpu::plain_linear(on.handle(), {shape_.type, weight, out_rows, columns, x, columns, rows, bias, residual, y, out_rows, false});
-}
-
-void gpu_model::head_norms(const cuda::stream& on, std::int32_t rows, const gpu_layer_weights& w) {
-  const auto each = [&](std::int64_t first, std::int32_t heads, const void* weight) {
-    for (std::int32_t row = 0; row < rows; ++row) {
-      gpu::rms_norm_args args;
-      args.type = shape_.type;
-      args.y = qkv_.data() + static_cast<std::size_t>(row * qkv_width() + first) * element;
-      args.x = args.y;
-      args.stride = args.columns = config_.head_dim;
-      args.rows = heads;
-      args.weight = weight;
-      args.epsilon = config_.norm_epsilon;
-      gpu::rms_norm(on.handle(), args);
-    }
-  };
-  if (w.query_norm != nullptr) each(0, config_.num_heads, w.query_norm);
-  if (w.key_norm != nullptr) each(query_width(), config_.num_kv_heads, w.key_norm);
 }
 
 // hidden += output(attention(rope(norm(qkv(norm(hidden))))))
 void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
-  const std::int32_t rows = batch.rows();
-  norm(on, hidden_.data(), w.attention_norm, rows, normed_.data());
-  product(on, normed_.data(), rows, w.qkv, qkv_width(), config_.hidden_size, w.qkv_bias, nullptr, qkv_.data());
-  head_norms(on, rows, w);
-  const auto turn = [&](std::int32_t first, std::int32_t count, const gpu_span* span) {
-    gpu::rope_kv_args args;
-    args.qkv = qkv_.data() + static_cast<std::size_t>(first * qkv_width()) * element;
-    args.stride = qkv_width();
-    args.rows = count;
-    args.heads = config_.num_heads;
-    args.places = row_places_of(first, span);
-    args.table = {reinterpret_cast<const float*>(cos_.data()), reinterpret_cast<const float*>(sin_.data())};
-    args.kv = kv_of(index);
-    gpu::rope_and_kv_write(on.handle(), args);
-  };
-  if (batch.table_rows > 0) turn(0, batch.table_rows, nullptr);
-  for (const gpu_span& span : batch.spans) turn(span.first_row, span.rows, &span);
+  norm(on, hidden_.data(), w.attention_norm, batch.rows, normed_.data());
+  gpu::matmul_args qkv = product(normed_.data(), batch.rows, w.qkv, qkv_width(), config_.hidden_size, qkv_.data());
+  qkv.bias = w.qkv_bias;
+  matmul_.run(on.handle(), qkv);
+  gpu::rope_kv_args turn;
+  turn.qkv = qkv_.data();
+  turn.stride = qkv_width();
+  turn.rows = batch.rows;
+  turn.heads = config_.num_heads;
+  turn.places = {rows_.positions, batch.block_tables, rows_.table_stride};
+  turn.tables = rows_.tables;
+  turn.table = {as<float>(cos_), as<float>(sin_)};
+  turn.kv = kv_of(index);
+  turn.query_norm = w.query_norm;
+  turn.key_norm = w.key_norm;
+  turn.epsilon = config_.norm_epsilon;
+  gpu::rope_and_kv_write(on.handle(), turn);
   attend(on, batch, index);
-  product(on, attended_.data(), rows, w.output, config_.hidden_size, query_width(), w.output_bias, hidden_.data(), hidden_.data());
+  gpu::matmul_args output = product(attended_.data(), batch.rows, w.output, config_.hidden_size, query_width(), hidden_.data());
+  output.bias = w.output_bias;
+  output.residual = hidden_.data();
+  matmul_.run(on.handle(), output);
 }
 
 void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
-  const bool slides = config_.sliding_window && index >= config_.first_sliding_layer;
-  const auto rows = [&](std::int32_t first, std::int32_t count, const gpu_span* span) {
-    gpu::plain_attention_args args;
-    args.query = qkv_.data() + static_cast<std::size_t>(first * qkv_width()) * element;
+  if (shape_.plain_attention || !has_quick_attention(config_)) return attend_plainly(on, batch, index);
+  if (batch.decode_rows > 0) {
+    gpu::decode_attention_args args;
+    args.query = query_of(0);
     args.query_stride = qkv_width();
-    args.output = attended_.data() + static_cast<std::size_t>(first * query_width()) * element;
+    args.output = attended_of(0);
     args.output_stride = query_width();
-    args.rows = count;
+    args.rows = batch.decode_rows;
     args.heads = config_.num_heads;
-    args.scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
-    args.window = slides ? *config_.sliding_window : 0;
-    args.places = row_places_of(first, span);
+    args.scale = scale();
+    args.window = window(index);
+    args.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
     args.kv = kv_of(index);
-    gpu::plain_attention(on.handle(), args);
-  };
-  if (batch.table_rows > 0) rows(0, batch.table_rows, nullptr);
-  for (const gpu_span& span : batch.spans) rows(span.first_row, span.rows, &span);
+    args.splits = splits_for(config_, shape_, batch.decode_rows);
+    args.workspace = attention_workspace_.data();
+    gpu::decode_attention(on.handle(), args);
+  }
+  const gpu_tiles& tiles = slides(index) ? batch.sliding_tiles : batch.tiles;
+  if (tiles.count == 0) return;
+  gpu::prefill_attention_args args;
+  args.query = query_of(0);
+  args.query_stride = qkv_width();
+  args.output = attended_of(0);
+  args.output_stride = query_width();
+  args.rows = batch.rows;
+  args.heads = config_.num_heads;
+  args.scale = scale();
+  args.window = window(index);
+  args.tiles = tiles.first;
+  args.tile_count = tiles.count;
+  args.block_tables = batch.block_tables;
+  args.table_stride = rows_.table_stride;
+  args.kv = kv_of(index);
+  args.blocks = shape_.num_blocks;
+  gpu::prefill_attention(on.handle(), args);
+}
+
+void gpu_model::attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
+  gpu::plain_attention_args args;
+  args.query = query_of(0);
+  args.query_stride = qkv_width();
+  args.output = attended_of(0);
+  args.output_stride = query_width();
+  args.rows = batch.rows;
+  args.heads = config_.num_heads;
+  args.scale = scale();
+  args.window = window(index);
+  args.places = {rows_.positions, batch.block_tables, rows_.table_stride};
+  args.tables = rows_.tables;
+  args.kv = kv_of(index);
+  gpu::plain_attention(on.handle(), args);
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden))))
@@ -203,19 +286,20 @@ void gpu_model::mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   const std::int64_t wide = config_.intermediate_size;
   norm(on, hidden_.data(), w.mlp_norm, rows, normed_.data());
-  product(on, normed_.data(), rows, w.gate_up, 2 * wide, config_.hidden_size, nullptr, nullptr, gate_up_.data());
+  matmul_.run(on.handle(), product(normed_.data(), rows, w.gate_up, 2 * wide, config_.hidden_size, gate_up_.data()));
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
-  product(on, gated_.data(), rows, w.down, config_.hidden_size, wide, nullptr, hidden_.data(), hidden_.data());
+  gpu::matmul_args down = product(gated_.data(), rows, w.down, config_.hidden_size, wide, hidden_.data());
+  down.residual = hidden_.data();
+  matmul_.run(on.handle(), down);
 }
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
-  const std::int64_t hidden = config_.hidden_size;
-  // A gather is an embedding of the rows' numbers.
-  gpu::embedding(on.handle(), {shape_.type, hidden_.data(), rows_.head_rows + first, count, hidden, head_input_.data(), hidden, false});
-  norm(on, head_input_.data(), weights_.final_norm, count, head_normed_.data());
-  gpu::plain_linear(on.handle(), {shape_.type, weights_.head, config_.vocab_size, hidden, head_normed_.data(), hidden, count, nullptr,
-                                  nullptr, logits_.data(), config_.vocab_size, true});
-  return reinterpret_cast<const float*>(logits_.data());
+  norm(on, hidden_.data(), weights_.final_norm, count, head_normed_.data(), rows_.head_rows + first);
+  gpu::matmul_args head =
+      product(head_normed_.data(), count, weights_.head, padded_vocab(config_), config_.hidden_size, logits_.data());
+  head.y_type = dtype::f32;
+  matmul_.run(on.handle(), head);
+  return as<float>(logits_);
 }
 
 } // namespace troupe

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/ids.hpp"
@@ -12,6 +14,8 @@
 #include "device/cuda/stream.hpp"
 #include "device/kv_layout.hpp"
 #include "kernels/linear_gpu.hpp"
+#include "kernels/matmul_gpu.hpp"
+#include "kernels/prefill_attention_gpu.hpp"
 #include "models/gpu_weights.hpp"
 #include "models/model.hpp"
 
@@ -19,30 +23,30 @@ namespace troupe {
 
 struct gpu_model_shape {
   dtype type = dtype::bf16;
-  std::int32_t max_rows = 0;   // of one step
-  std::int32_t max_slots = 0;  // rows of one step that have block tables of their own
-  std::int32_t head_rows = 0;  // logits held at a time
+  std::int32_t max_rows = 0;      // of one step
+  std::int32_t max_head_rows = 0; // of one step
+  std::int32_t decode_rows = 0;   // of one step
+  std::int32_t logits_rows = 0;   // logits held at a time
   std::int32_t max_model_len = 0;
   std::int32_t block_size = 0;
-  std::int32_t num_blocks = 0; // of the KV cache; one more is made, for padding rows
+  std::int32_t num_blocks = 0; // of the KV cache, padding rows' included
   bool fused = true;
   bool overlaps = true;
+  bool plain_attention = false;
 };
 
-// Rows of one sequence at neighbouring positions.
-struct gpu_span {
-  std::int32_t first_row = 0;
-  std::int32_t rows = 0;
-  std::int32_t first_position = 0;
-  const std::int32_t* table = nullptr; // device memory: the sequence's blocks
+// Tiles of the rows that are no decode rows; device memory.
+struct gpu_tiles {
+  const gpu::prefill_tile* first = nullptr;
+  std::int32_t count = 0;
 };
 
-// Rows of one step: first those with a block table each, then the spans without gaps. Tokens, positions and tables lie in the model's rows().
+// Rows of one step, first those that are each a sequence's next one. Tokens, positions and so on lie in the model's rows().
 struct gpu_batch {
-  std::int32_t table_rows = 0;
-  std::span<const gpu_span> spans;
-
-  std::int32_t rows() const { return spans.empty() ? table_rows : spans.back().first_row + spans.back().rows; }
+  std::int32_t rows = 0;
+  std::int32_t decode_rows = 0;
+  gpu_tiles tiles, sliding_tiles;             // of layers that see everything, and of those with a window
+  const std::int32_t* block_tables = nullptr; // [slots][table_stride]
 };
 
 class gpu_model {
@@ -51,58 +55,67 @@ class gpu_model {
   struct row_arrays {
     token_id* tokens = nullptr;         // [max_rows]
     std::int32_t* positions = nullptr;  // [max_rows]
-    std::int32_t* row_tables = nullptr; // [max_slots][table_stride]
-    std::int32_t* head_rows = nullptr;  // [max_rows]: rows whose logits are wanted
+    std::int32_t* tables = nullptr;     // [max_rows]: slots
+    std::int32_t* row_tables = nullptr; // [decode_rows][table_stride]
+    std::int32_t* head_rows = nullptr;  // [max_head_rows]: rows whose logits are wanted
     std::int64_t table_stride = 0;
   };
-  // Called when the ops of layer `index` have been put on the stream.
-  using after_layer_fn = std::function<void(std::int32_t index)>;
+  // Called when the ops of a layer have been put on the stream.
+  using after_layer_fn = std::function<void(std::int32_t layer)>;
 
-  static std::size_t kv_block_bytes(const model_config& config, const gpu_model_shape& shape); // over all layers
-  static std::size_t activation_bytes(const model_config& config, const gpu_model_shape& shape);
+  static std::size_t kv_bytes(const model_config& config, const gpu_model_shape& shape); // for shape.num_blocks
+  static std::size_t activation_bytes(const model_config& config, const gpu_model_shape& shape); // and other small buffers
   // What the kernels cannot do with this model, or an empty string.
   static std::string unsupported(const model_config& config);
 
-  // Takes KV cache and activations from `memory`. `weights` point to memory that outlives this.
-  gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, cuda::caching_allocator& memory,
-            const cuda::stream& on);
+  // Takes activations from `memory` and clears the KV cache, kv_bytes() at `kv`, which like the weights outlives this.
+  gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
+            const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
 
-  // The last layer's output of every row; writes the rows' keys and values. Steps whose rows all have tables of their own may take the
-  // fused chain, see fuses().
+  // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
+  void tune(const cuda::stream& on);
+
+  // The last layer's output of every row; writes the rows' keys and values.
   void forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer = {});
-  // Logits of the rows head_rows[first .. first + count - 1], count at most shape().head_rows: f32 [count][vocab], until the next call.
+  // Logits of rows head_rows[first .. first + count - 1] of the last forward(), count at most shape().logits_rows: f32
+  // [count][logits_stride()], until the next call.
   const float* logits(const cuda::stream& on, std::int32_t first, std::int32_t count);
 
-  bool fuses(const gpu_batch& batch) const;
+  std::int64_t logits_stride() const { return padded_vocab(config_); }
   const row_arrays& rows() const { return rows_; }
-  const void* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
+  const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
   const model_config& config() const { return config_; }
   const gpu_model_shape& shape() const { return shape_; }
-  std::byte* kv_data() const { return kv_.data(); }
+  std::byte* kv_data() const { return kv_; }
   std::size_t kv_layer_bytes() const;
 
  private:
   void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
-  void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y);
-  void product(const cuda::stream& on, const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
-               const void* bias, const void* residual, void* y);
-  void head_norms(const cuda::stream& on, std::int32_t rows, const gpu_layer_weights& w);
+  void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
+  gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns, void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  void attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
+  std::int32_t window(std::int32_t index) const { return slides(index) ? *config_.sliding_window : 0; }
+  float scale() const;
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
   kv_layer_view kv_of(std::int32_t layer) const;
-  gpu::row_places row_places_of(std::int32_t first_row, const gpu_span* span) const;
+  void* query_of(std::int32_t row) const;
+  void* attended_of(std::int32_t row) const;
 
   using buffer = cuda::caching_allocator::buffer;
   model_config config_;
   gpu_model_shape shape_;
   gpu_weights weights_;
-  buffer kv_;
+  std::byte* kv_;
+  gpu::matmul matmul_;
   buffer cos_, sin_;
-  buffer tokens_, positions_, row_tables_, head_rows_;
+  buffer tokens_, positions_, tables_, row_tables_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
-  buffer head_input_, head_normed_, logits_;                  // [head_rows][..]
+  buffer head_normed_, logits_;                               // [logits_rows][..]
+  buffer attention_workspace_;
   row_arrays rows_;
 };
 
