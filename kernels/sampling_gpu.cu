@@ -267,9 +267,9 @@ sampling_slot slot_of(const sampling_params& params, std::int32_t prompt_tokens)
 }
 
 void sample(cuda::stream_handle on, const sampling_args& args) {
-  constexpr std::int32_t most_vocab = 400000;
+  constexpr std::int32_t most_vocab = 390000;
   static_assert(sizeof(shared_state) % 16 == 0 && sizeof(shared_state) + most_vocab / ranks * 4 < 227 * 1024);
-  require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 400000 ids");
+  require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 390000 ids");
   const std::int32_t slice = (args.vocab + ranks * 4 - 1) / (ranks * 4) * 4; // 16 bytes at once
   launch(on, {static_cast<unsigned>(args.rows * ranks), threads, sizeof(shared_state) + static_cast<std::size_t>(slice) * 4, args.overlaps},
          sampling_kernel, args, slice);
