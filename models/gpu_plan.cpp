@@ -18,7 +18,8 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw load_error(what);
 }
 
-std::string gibibytes(std::size_t bytes) {
+std::string size_text(std::size_t bytes) {
+  if (bytes < std::size_t{64} << 20) return std::to_string(bytes) + " bytes";
   const std::size_t hundredths = bytes / ((std::size_t{1} << 30) / 100);
   const std::string digits = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + "." + std::string(digits.size() < 2 ? "0" : "") + digits + " GiB";
@@ -40,30 +41,35 @@ void check_options(const gpu_executor_options& o) {
 
 // What a refusal shows.
 std::string ledger_of(const gpu_plan& plan, const cuda::memory_state& device) {
-  return "weights " + gibibytes(plan.weight_bytes) + ", activations and buffers " + gibibytes(plan.activation_bytes) + ", graphs and libraries " +
-         gibibytes(plan.reserve_bytes) + "; the device has " + gibibytes(device.whole) + ", of which " + gibibytes(device.unused) +
+  return "weights " + size_text(plan.weight_bytes) + ", activations and buffers " + size_text(plan.activation_bytes) + ", graphs and libraries " +
+         size_text(plan.reserve_bytes) + "; the device has " + size_text(device.whole) + ", of which " + size_text(device.unused) +
          " are unused";
 }
 
-// Blocks, without the one for padding rows.
+[[noreturn]] void refuse(const gpu_plan& plan, const cuda::memory_state& device, const std::string& why) {
+  throw load_error("the model does not fit the GPU: " + ledger_of(plan, device) + "; " + why);
+}
+
+// Blocks, without the one for padding rows. `block_bytes`: of one, over all layers.
 std::int32_t block_count(const gpu_plan& plan, const gpu_executor_options& o, std::size_t block_bytes, const cuda::memory_state& device) {
-  if (o.num_blocks) return *o.num_blocks;
-  const std::size_t fixed = plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes + block_bytes;
-  std::size_t room = 0;
-  std::string bound;
-  if (o.kv_bytes) {
-    room = *o.kv_bytes;
-    bound = "--kv-cache-memory is " + gibibytes(room);
-  } else {
-    const auto share = static_cast<std::size_t>(static_cast<double>(device.whole) * o.memory_utilization);
-    const std::size_t taken = device.whole - device.unused + fixed;
-    room = share > taken ? share - taken : 0;
-    bound = "--gpu-memory-utilization " + std::to_string(o.memory_utilization) + " leaves " + gibibytes(room) + " for the KV cache";
+  const std::size_t fixed = plan.total() + block_bytes; // with the padding rows' block
+  const auto fits = [&](std::size_t bytes) { return fixed <= device.unused && bytes <= device.unused - fixed; };
+  if (o.num_blocks) {
+    const std::size_t bytes = block_bytes * static_cast<std::size_t>(*o.num_blocks);
+    if (!fits(bytes)) refuse(plan, device, "--num-kv-blocks " + std::to_string(*o.num_blocks) + " take " + size_text(bytes));
+    return *o.num_blocks;
   }
-  const std::size_t fit = room / block_bytes;
-  require(fit >= 1, "the model does not fit the GPU: " + ledger_of(plan, device) + "; " + bound + ", and one block of " +
-                        std::to_string(o.block_size) + " tokens takes " + std::to_string(block_bytes) + " bytes");
-  return static_cast<std::int32_t>(std::min<std::size_t>(fit, most_blocks));
+  const auto share = static_cast<std::size_t>(static_cast<double>(device.whole) * o.memory_utilization);
+  const std::size_t taken = device.whole - device.unused + fixed;
+  const std::size_t room = o.kv_bytes.value_or(share > taken ? share - taken : 0);
+  const std::string bound = o.kv_bytes ? "--kv-cache-memory is " + size_text(room)
+                                       : "--gpu-memory-utilization " + std::to_string(o.memory_utilization) + " leaves " + size_text(room) +
+                                             " for the KV cache";
+  if (!fits(room)) refuse(plan, device, bound);
+  if (room < block_bytes) {
+    refuse(plan, device, bound + ", and one block of " + std::to_string(o.block_size) + " tokens takes " + size_text(block_bytes));
+  }
+  return static_cast<std::int32_t>(std::min<std::size_t>(room / block_bytes, most_blocks));
 }
 
 } // namespace
@@ -100,8 +106,6 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);
   s.num_blocks = plan.info.num_blocks + 1;
   plan.kv_bytes = block_bytes * static_cast<std::size_t>(s.num_blocks);
-  require(plan.total() <= device.unused, "the model does not fit the GPU: the KV cache takes " + gibibytes(plan.kv_bytes) + ", " +
-                                             ledger_of(plan, device) + " (--gpu-memory-utilization, --kv-cache-memory, --num-kv-blocks)");
   return plan;
 }
 

@@ -31,6 +31,13 @@ class gpu_executor_test : public test::gpu_model_test {
     return params;
   }
 
+  // Draws one of a few tokens, each with so much weight that no rounding decides.
+  static sampling_params spread() {
+    sampling_params params;
+    for (token_id token = 100; token < 1000; token += 100) params.logit_bias.push_back({token, 40});
+    return params;
+  }
+
   std::shared_ptr<const model_weights> weights_;
 };
 
@@ -133,9 +140,8 @@ TEST_F(gpu_executor_test, a_sequence_may_start_on_rows_that_another_computed_and
 TEST_F(gpu_executor_test, verified_drafts_count_up_to_the_first_wrong_one) {
   const tokens prompt = random_tokens(33, 6);
   for (const bool penalised : {false, true}) {
-    sampling_params params;
+    sampling_params params = spread();
     params.seed = 4;
-    params.temperature = 0.8F;
     params.top_logprobs = 2;
     if (penalised) params.frequency_penalty = 0.7F;
     const auto plain = make();
@@ -148,7 +154,7 @@ TEST_F(gpu_executor_test, verified_drafts_count_up_to_the_first_wrong_one) {
       writer.prefill(0, 0, prompt, true);
       EXPECT_EQ(writer.run()[0].tokens.at(0), right[0]);
       tokens drafts = part_of(right, 1, 5);
-      if (good < 4) drafts[good] = (drafts[good] + 1) % 1003;
+      if (good < 4) drafts[good] = drafts[good] == 100 ? 200 : 100;
       writer.verify(0, 33, drafts);
       const slot_output verified = writer.run()[0];
       EXPECT_EQ(verified.tokens, part_of(right, 1, 2 + good)) << good << " good drafts";
@@ -271,9 +277,9 @@ TEST_F(gpu_executor_test, what_cannot_work_is_refused_with_the_numbers) {
     }
     EXPECT_EQ(cuda::resources_made(), before) << "something was taken before";
   };
-  refused([](auto& o) { o.kv_bytes = std::size_t{1} << 50; }, {"does not fit", "KV cache takes", "GiB", "--gpu-memory-utilization"});
-  refused([](auto& o) { o.kv_bytes = 100; }, {"one block", "100"});
-  refused([](auto& o) { o.memory_utilization = 0.0001; }, {"leaves 0.00 GiB", "weights"});
+  refused([](auto& o) { o.kv_bytes = std::size_t{1} << 50; }, {"does not fit", "--kv-cache-memory is 1048576.00 GiB", "weights", "are unused"});
+  refused([](auto& o) { o.kv_bytes = 100; }, {"one block", "100 bytes"});
+  refused([](auto& o) { o.memory_utilization = 0.0001; }, {"leaves 0 bytes", "weights"});
   refused([](auto& o) { o.block_size = 24; }, {"block_size", "24", "16"});
   refused([](auto& o) { o.num_blocks = 0; }, {"num_blocks", "0"});
   refused([](auto& o) { o.max_model_len = 513; }, {"513", "512"});

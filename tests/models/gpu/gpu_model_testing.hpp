@@ -55,6 +55,8 @@ struct prompt_report {
 inline prompt_report report(step_executor& executor, const tokens& text, std::size_t chunk, std::size_t count, slot_id slot = 0,
                             std::uint32_t seed = 1) {
   plan_writer writer(executor, seed);
+  static epoch_number epoch = 0; // one writer after another on the same executor
+  writer.plan.epoch = ++epoch;
   prompt_report out;
   sampling_params params = greedy();
   params.top_logprobs = 4;
