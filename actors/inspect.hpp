@@ -214,8 +214,15 @@ typename Inspector::result_type inspect(Inspector& f, slot_output& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, group_time& x) {
+  auto group = static_cast<std::uint8_t>(x.group);
+  return f(caf::meta::type_name("group_time"), group, x.ns, wire::after_load([&] { x.group = static_cast<kernel_group>(group); }));
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stage_times& x) {
-  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns);
+  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns, x.prepare_at_ns, x.compute_at_ns,
+           x.deliver_at_ns, x.groups);
 }
 
 template <class Inspector>

@@ -99,10 +99,36 @@ struct slot_output {
   friend bool operator==(const slot_output&, const slot_output&) = default;
 };
 
+// What the kernels of a step are for, in the order in which they run. A device that cannot tell a layer's parts from one another
+// reports `layers` for all of them.
+enum class kernel_group : std::uint8_t {
+  gathering, // rows laid out, embeddings
+  layers,
+  attention_input, // norm, q, k and v, rotation, KV write
+  attention,
+  attention_output,
+  mlp_input,
+  mlp_output,
+  head,
+  sampling,
+};
+
+struct group_time {
+  kernel_group group = kernel_group::layers;
+  std::uint64_t ns = 0; // over all layers
+
+  friend bool operator==(const group_time&, const group_time&) = default;
+};
+
 struct stage_times {
   std::uint64_t prepare_ns = 0;
   std::uint64_t compute_ns = 0;
   std::uint64_t deliver_ns = 0;
+  // When each began, on the steady clock of the device's machine; 0: the device does not say.
+  std::uint64_t prepare_at_ns = 0;
+  std::uint64_t compute_at_ns = 0;
+  std::uint64_t deliver_at_ns = 0;
+  std::vector<group_time> groups; // of compute, where the device measures them
 
   friend bool operator==(const stage_times&, const stage_times&) = default;
 };
