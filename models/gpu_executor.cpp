@@ -1,6 +1,5 @@
 #include "models/gpu_executor.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -16,10 +15,9 @@
 namespace troupe {
 namespace {
 
-using clock = std::chrono::steady_clock;
-
-std::uint64_t nanoseconds_since(clock::time_point start) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start).count());
+std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 std::uint64_t nanoseconds(float milliseconds) { return static_cast<std::uint64_t>(static_cast<double>(milliseconds) * 1e6); }
@@ -33,6 +31,7 @@ struct pending_step {
   std::size_t slot = 0;               // of the downloads
   download_layout layout{0, 0, false};
   std::vector<awaited_item> items;
+  std::uint64_t prepare_at_ns = 0;
   std::uint64_t prepare_ns = 0;
 };
 
@@ -65,7 +64,7 @@ class gpu_executor final : public step_executor {
         kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
         model_(config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
                options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
-        runner_(model_, plan, {options.graphs, options.asynchronous_copies}, memory_.small, streams_),
+        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
     if (options.tune) model_.tune(streams_.compute);
     runner_.capture();
@@ -75,8 +74,8 @@ class gpu_executor final : public step_executor {
   executor_info info() const override { return info_; }
 
   void submit(const step_plan& plan, deliver_fn deliver) override {
-    const auto start = clock::now();
     auto pending = std::make_shared<pending_step>();
+    pending->prepare_at_ns = now_ns();
     pending->epoch = plan.epoch;
     pending->step = plan.step;
     pending->deliver = std::move(deliver);
@@ -91,7 +90,7 @@ class gpu_executor final : public step_executor {
       pending->failure = "step " + std::to_string(plan.step) + ": " + e.what();
       table_.fail(*pending->failure);
     }
-    pending->prepare_ns = nanoseconds_since(start);
+    pending->prepare_ns = now_ns() - pending->prepare_at_ns;
     if (synchronous_) return finish(*pending);
     worker_.push([this, pending] { finish(*pending); });
   }
@@ -125,13 +124,18 @@ class gpu_executor final : public step_executor {
   step_outcome outcome_of(pending_step& pending) {
     if (pending.failure) return step_failure{std::move(*pending.failure)};
     const std::byte* const download = runner_.wait(pending.slot);
-    const auto start = clock::now();
+    const std::uint64_t arrived = now_ns();
     step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
     note_news(pending.items, result.outputs);
-    result.times.prepare_ns = pending.prepare_ns;
-    result.times.compute_ns = nanoseconds(runner_.compute_ms(pending.slot));
-    result.times.deliver_ns = nanoseconds(runner_.copy_ms(pending.slot)) + nanoseconds_since(start);
+    result.times = times_of(pending, arrived);
     return result;
+  }
+
+  // The GPU's stages are placed backwards from the moment in which the results were there.
+  stage_times times_of(const pending_step& pending, std::uint64_t arrived) const {
+    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
+    return {pending.prepare_ns,     compute,        now_ns() - arrived + copy, pending.prepare_at_ns,
+            arrived - copy - compute, arrived - copy, runner_.kernel_times(pending.slot)};
   }
 
   void note_news(const std::vector<awaited_item>& items, const std::vector<slot_output>& outputs) {

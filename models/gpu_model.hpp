@@ -16,7 +16,9 @@
 #include "kernels/linear_gpu.hpp"
 #include "kernels/matmul_gpu.hpp"
 #include "kernels/prefill_attention_gpu.hpp"
+#include "kernels/elementwise_gpu.hpp"
 #include "models/gpu_weights.hpp"
+#include "models/kernel_timer.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
@@ -75,11 +77,17 @@ class gpu_model {
   // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
   void tune(const cuda::stream& on);
 
+  // Whether forward() takes the fused chain: five launches a layer (six with QK-norm).
+  bool fuses(const gpu_batch& batch) const;
   // The last layer's output of every row; writes the rows' keys and values.
   void forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer = {});
   // Logits of rows head_rows[first .. first + count - 1] of the last forward(), count at most shape().logits_rows: f32
   // [count][logits_stride()], until the next call.
   const float* logits(const cuda::stream& on, std::int32_t first, std::int32_t count);
+  // The same of all rows in order, after a forward() that fuses.
+  const float* fused_logits(const cuda::stream& on, std::int32_t rows);
+  // Marks groups of kernels from now on; null: no longer.
+  void time_with(kernel_timer* timer) { timer_ = timer; }
 
   std::int64_t logits_stride() const { return padded_vocab(config_); }
   const row_arrays& rows() const { return rows_; }
@@ -90,6 +98,15 @@ class gpu_model {
   std::size_t kv_layer_bytes() const;
 
  private:
+  void mark(const cuda::stream& on, kernel_group group) const {
+    if (timer_ != nullptr) timer_->mark(on, group);
+  }
+  void fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  void fused_attention_input(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  gpu::linear_args few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
+                            std::int64_t columns, void* y) const;
+  gpu::rope_kv_args turning(const gpu_layer_weights& w, std::int32_t rows, std::int32_t index) const;
+  void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
   void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
@@ -102,8 +119,6 @@ class gpu_model {
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
   kv_layer_view kv_of(std::int32_t layer) const;
-  void* query_of(std::int32_t row) const;
-  void* attended_of(std::int32_t row) const;
 
   using buffer = cuda::caching_allocator::buffer;
   model_config config_;
@@ -115,8 +130,9 @@ class gpu_model {
   buffer tokens_, positions_, tables_, row_tables_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
-  buffer attention_workspace_;
+  buffer attention_workspace_, linear_workspace_;
   row_arrays rows_;
+  kernel_timer* timer_ = nullptr;
 };
 
 } // namespace troupe

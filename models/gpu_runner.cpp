@@ -54,6 +54,9 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
       begun_(timing_events(steps_in_flight)) {
+  const std::size_t marks = 6 * static_cast<std::size_t>(model.config().num_layers) +
+                            2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
+  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
   gpu_step spare; // padding rows have a sequence like all others, whose blocks are all the same one
   spare.opened.push_back({slots_.spare(), {}});
   spare.opened.back().sampling.temperature = 0;
@@ -79,7 +82,7 @@ void gpu_runner::capture() {
     gpu_batch batch;
     batch.rows = batch.decode_rows = rows;
     batch.block_tables = slots_.arrays().block_tables;
-    graphs_.emplace(rows, cuda::graph::capture(compute(), [&] { run_layers(batch, rows); }));
+    graphs_.emplace(rows, cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr); }));
   }
 }
 
@@ -203,27 +206,43 @@ void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
   if (!step.rows.empty()) gpu::prepare_rows(compute().handle(), at.rows);
 }
 
-void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads) {
+void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer) {
+  model_.time_with(timer);
   model_.forward(compute(), batch);
-  for (std::int32_t first = 0; first < heads; first += model_.shape().logits_rows) {
-    const gpu::slot_arrays slots = slots_.arrays();
-    gpu::sampling_args args;
-    args.rows = std::min(heads - first, model_.shape().logits_rows);
-    args.logits = model_.logits(compute(), first, args.rows);
-    args.stride = model_.logits_stride();
-    args.vocab = plan_.info.vocab_size;
-    args.row = slots_.sampling() + first;
-    args.slots = slots.sampling;
-    args.history = slots_.history();
-    args.biases = slots.biases;
-    args.bias_stride = gpu::most_biased_tokens;
-    args.suppressed = slots.suppressed;
-    args.suppressed_stride = gpu::most_biased_tokens;
-    args.inputs = slots_.head_inputs() + first;
-    args.sampled = slots_.sampled() + first;
-    args.best = slots_.best() + std::ptrdiff_t{first} * gpu::most_best_tokens;
-    gpu::sample(compute().handle(), args);
+  const bool whole = model_.fuses(batch) && heads == batch.rows && heads <= model_.shape().logits_rows; // each row has its head
+  const std::int32_t most = whole ? heads : model_.shape().logits_rows;
+  for (std::int32_t first = 0; first < heads; first += most) {
+    const std::int32_t count = std::min(heads - first, most);
+    mark(timer, kernel_group::head);
+    const float* const logits = whole ? model_.fused_logits(compute(), count) : model_.logits(compute(), first, count);
+    mark(timer, kernel_group::sampling);
+    sample(logits, first, count);
   }
+}
+
+void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t count) {
+  const gpu::slot_arrays slots = slots_.arrays();
+  gpu::sampling_args args;
+  args.rows = count;
+  args.logits = logits;
+  args.stride = model_.logits_stride();
+  args.vocab = plan_.info.vocab_size;
+  args.row = slots_.sampling() + first;
+  args.slots = slots.sampling;
+  args.history = slots_.history();
+  args.biases = slots.biases;
+  args.bias_stride = gpu::most_biased_tokens;
+  args.suppressed = slots.suppressed;
+  args.suppressed_stride = gpu::most_biased_tokens;
+  args.inputs = slots_.head_inputs() + first;
+  args.sampled = slots_.sampled() + first;
+  args.best = slots_.best() + std::ptrdiff_t{first} * gpu::most_best_tokens;
+  args.overlaps = model_.shape().overlaps;
+  gpu::sample(compute().handle(), args);
+}
+
+std::vector<group_time> gpu_runner::kernel_times(std::size_t slot) const {
+  return timers_.empty() ? std::vector<group_time>() : timers_[slot].times();
 }
 
 void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
@@ -253,6 +272,9 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   const std::int32_t graph = graph_rows(step);
   if (graph > 0) pad(step, graph);
   begun_[slot].record(compute());
+  kernel_timer* const timer = timers_.empty() ? nullptr : &timers_[slot];
+  if (timer != nullptr) timer->begin();
+  mark(timer, kernel_group::gathering);
   uploaded at;
   for (bool all = false; !all;) {
     uploads_.begin();
@@ -265,11 +287,14 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     uploads_.used();
   }
   if (graph > 0) {
+    mark(timer, kernel_group::layers);
     graphs_.at(graph).launch(compute());
   } else if (!step.rows.empty()) {
-    run_layers(at.batch, at.rows.head_count);
+    run_layers(at.batch, at.rows.head_count, timer);
   }
+  mark(timer, kernel_group::sampling); // what follows keeps the draws
   keep(step, at, layout, slot);
+  if (timer != nullptr) timer->end(compute());
   settle();
   downloads_.fetch(slot, layout.end);
   settle();

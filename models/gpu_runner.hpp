@@ -22,6 +22,7 @@ namespace troupe {
 struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
+  bool kernel_times = false;       // events between the groups of kernels; a graph is one group
 };
 
 class gpu_runner {
@@ -40,6 +41,7 @@ class gpu_runner {
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
+  std::vector<group_time> kernel_times(std::size_t slot) const; // empty unless asked for
 
  private:
   // What put_changes() and put_rows() left in the open upload, and how far changes have gone up.
@@ -52,7 +54,11 @@ class gpu_runner {
   gpu_tiles put_tiles(const gpu_step& step, std::int32_t window);
   void apply_changes(const uploaded& at);
   void prepare(const gpu_step& step, const uploaded& at);
-  void run_layers(const gpu_batch& batch, std::int32_t heads);
+  void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer);
+  void sample(const float* logits, std::int32_t first, std::int32_t count);
+  void mark(kernel_timer* timer, kernel_group group) const {
+    if (timer != nullptr) timer->mark(compute(), group);
+  }
   void keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot);
   void settle() const; // waits for the compute stream where copies are not asynchronous
   const cuda::stream& compute() const { return streams_.compute; }
@@ -64,7 +70,8 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
-  std::vector<cuda::event> begun_; // by download slot
+  std::vector<cuda::event> begun_;   // by download slot
+  std::vector<kernel_timer> timers_; // likewise, or empty
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
 };
