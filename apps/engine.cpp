@@ -6,6 +6,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "apps/device_choice.hpp"
 #include "models/cpu_executor.hpp"
 
 namespace troupe::apps {
@@ -34,13 +35,17 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   return e;
 }
 
+// Each running sequence takes a token of every step.
+void check_batch(const engine_options& o) {
+  if (o.max_num_batched_tokens >= o.max_num_seqs) return;
+  throw load_error("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) + ") must be at least --max-num-seqs (" +
+                   std::to_string(o.max_num_seqs) + ")");
+}
+
 // What can be said before anything is loaded.
 void check(const engine_options& o) {
   parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
-  if (o.max_num_batched_tokens < o.max_num_seqs) { // each running sequence takes a token of every step
-    throw std::invalid_argument("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) +
-                                ") must be at least --max-num-seqs (" + std::to_string(o.max_num_seqs) + ")");
-  }
+  if (o.max_num_batched_tokens_given) check_batch(o);
 }
 
 // A context that the KV pool cuts short is worth a word: the flag helps, and clients will see the smaller limit.
@@ -83,6 +88,10 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
   };
   auto shared = std::make_shared<shared_weights>();
   return [options = std::move(options), source = std::move(source), tokenizer_vocab, shared] {
+    const device_choice device = choose_device(options, source->config());
+    spdlog::info("{}", device.reason);
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, source->config(), tokenizer_vocab, [&] { return source->load(); });
+    check_batch(options);
     std::lock_guard lock(shared->guard);
     if (!shared->weights) {
       shared->weights = std::make_shared<const model_weights>(

@@ -210,4 +210,16 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
 std::int32_t gpu_count() { return cuda::device_count(); }
 std::string gpu_name(std::int32_t device) { return cuda::device_name(device); }
 
+std::optional<std::string> gpu_hindrance(std::int32_t device, const model_config& config) {
+  const std::int32_t count = gpu_count();
+  if (count == 0) return "there is no CUDA driver or GPU here";
+  if (device < 0 || device >= count) return "there is no GPU " + std::to_string(device) + ", this process can use " + std::to_string(count);
+  if (!cuda::is_hopper(device)) {
+    return "GPU " + std::to_string(device) + ", " + gpu_name(device) + ", is not of compute capability 9.0, which the kernels are built for";
+  }
+  const std::string unsupported = gpu_model::unsupported(config);
+  if (!unsupported.empty()) return "a GPU cannot run this model: " + unsupported;
+  return std::nullopt;
+}
+
 } // namespace troupe

@@ -60,8 +60,11 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, c
 // other values.
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options);
 
-// GPUs that this process can use; 0 where there is no driver. `gpu_name` is for a log line.
+// GPUs that this process can use; 0 where there is no driver.
 std::int32_t gpu_count();
+// For a log line: name and compute capability.
 std::string gpu_name(std::int32_t device);
+// Why `device` cannot run a model of this config, or none. Takes nothing of the device.
+std::optional<std::string> gpu_hindrance(std::int32_t device, const model_config& config);
 
 } // namespace troupe

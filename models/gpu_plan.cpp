@@ -32,6 +32,8 @@ void check_options(const gpu_executor_options& o) {
   positive(o.block_size, "block_size");
   positive(o.max_num_seqs, "max_num_seqs");
   positive(o.max_batched_tokens, "max_batched_tokens");
+  require(o.max_batched_tokens >= o.max_num_seqs, "max_num_batched_tokens (" + std::to_string(o.max_batched_tokens) +
+                                                      ") must be at least max_num_seqs (" + std::to_string(o.max_num_seqs) + ")");
   require(o.block_size % 16 == 0, "block_size is " + std::to_string(o.block_size) + ", must be a multiple of 16 on a GPU");
   require(!o.num_blocks || *o.num_blocks >= 1, "num_blocks is " + std::to_string(o.num_blocks.value_or(0)) + ", must be at least 1");
   require(o.memory_utilization > 0 && o.memory_utilization <= 1,

@@ -208,7 +208,7 @@ void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
 
 void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer) {
   model_.time_with(timer);
-  model_.forward(compute(), batch);
+  model_.forward(compute(), batch, after_layer_);
   const bool whole = model_.fuses(batch) && heads == batch.rows && heads <= model_.shape().logits_rows; // each row has its head
   const std::int32_t most = whole ? heads : model_.shape().logits_rows;
   for (std::int32_t first = 0; first < heads; first += most) {

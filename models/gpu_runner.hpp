@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/cuda/graph.hpp"
@@ -36,6 +37,8 @@ class gpu_runner {
 
   // Puts `step` on the streams; its results go to download `slot`, whose last use must have been read. Returns how the download is laid out.
   download_layout run(gpu_step& step, std::size_t slot);
+  // Of later steps without a graph: called behind each layer, with what gpu_model::forward says. Empty: nobody looks.
+  void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
   // Blocks until the results of `slot` are there.
   const std::byte* wait(std::size_t slot) const { return downloads_.wait(slot); }
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
@@ -74,6 +77,7 @@ class gpu_runner {
   std::vector<kernel_timer> timers_; // likewise, or empty
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
+  gpu_model::after_layer_fn after_layer_;
 };
 
 } // namespace troupe

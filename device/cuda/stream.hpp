@@ -56,6 +56,8 @@ struct stream_pool {
 int device_count();
 // As the driver calls it, with its compute capability: "NVIDIA H200 (9.0)". Throws device_error when there is none such.
 std::string device_name(int device);
+// Compute capability 9.0 (H100, H200). Throws device_error when there is none such.
+bool is_hopper(int device);
 // Makes `device` this thread's. Throws device_error when there is none such.
 void use_device(int device);
 
