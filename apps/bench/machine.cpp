@@ -13,6 +13,7 @@
 #include <iterator>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/json.hpp"
@@ -160,18 +161,26 @@ value_object start_result(const result_header& header) {
   return out;
 }
 
-std::string command_line() {
-  const std::string words = text_of("/proc/self/cmdline");
+std::string command_line_of(const std::string& cmdline) {
   std::string out;
-  for (std::size_t at = 0; at < words.size();) {
-    const auto end = std::min(words.find('\0', at), words.size());
-    std::string word = words.substr(at, end - at);
-    if (at == 0) word = word.substr(word.rfind('/') + 1); // where the program lay does not matter
-    out += (at == 0 ? "" : " ") + shell_word(word);
+  bool skip = false; // a flag's value
+  for (std::size_t at = 0; at < cmdline.size();) {
+    const auto end = std::min(cmdline.find('\0', at), cmdline.size());
+    std::string word = cmdline.substr(at, end - at);
+    const bool first = at == 0;
     at = end + 1;
+    if (std::exchange(skip, word == "--json" || word == "--trace")) {
+      skip = false;
+      continue;
+    }
+    if (skip || word.starts_with("--json=") || word.starts_with("--trace=")) continue;
+    if (first) word = word.substr(word.rfind('/') + 1); // where the program lay does not matter
+    out += (first ? "" : " ") + shell_word(word);
   }
   return out;
 }
+
+std::string command_line() { return command_line_of(text_of("/proc/self/cmdline")); }
 
 bool write_result(const std::string& path, const value& result) {
   const std::string text = json::dump(result);

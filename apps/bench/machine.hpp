@@ -51,8 +51,10 @@ struct result_header {
 // An object that begins with these, and the date (UTC, ISO 8601).
 value_object start_result(const result_header& header);
 
-// argv as one line that a shell would read back.
+// This process's command as one line that a shell would read back, without what says where its files go (--json, --trace).
 std::string command_line();
+// The same of /proc/PID/cmdline's text.
+std::string command_line_of(const std::string& cmdline);
 
 // Writes `text` and a newline to the file; "-" is standard output. False when that fails.
 bool write_result(const std::string& path, const value& result);

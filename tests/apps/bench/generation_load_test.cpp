@@ -71,7 +71,7 @@ TEST(generation_load, the_same_options_give_the_same_load_within_their_ranges) {
     EXPECT_TRUE(load[i].prompt.size() >= 3 && load[i].prompt.size() <= 9);
     EXPECT_TRUE(load[i].output_tokens >= 4 && load[i].output_tokens <= 6);
     for (const token_id t : load[i].prompt) EXPECT_TRUE(t >= 0 && t < 11);
-    if (i > 0) EXPECT_GE(load[i].due, load[i - 1].due);
+    EXPECT_GE(load[i].due, load[i == 0 ? 0 : i - 1].due);
   }
   EXPECT_NEAR(load.back().due, 4.0, 2.0); // 199 gaps of 20 ms in the mean
 }

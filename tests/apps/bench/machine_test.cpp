@@ -46,7 +46,17 @@ TEST(machine, a_result_begins_with_where_it_comes_from) {
   EXPECT_EQ(out.find("ceilings")->find("read_bytes_per_second")->as_double(), 1e10);
 }
 
-TEST(machine, the_command_line_is_one_that_a_shell_reads_back) { EXPECT_THAT(command_line(), testing::StartsWith("apps_tests")); }
+TEST(machine, the_command_line_is_one_that_a_shell_reads_back) {
+  EXPECT_THAT(command_line(), testing::StartsWith("apps_tests"));
+  const auto line = [](std::initializer_list<std::string> words) {
+    std::string text;
+    for (const auto& w : words) text += w + std::string(1, '\0');
+    return command_line_of(text);
+  };
+  EXPECT_EQ(line({"/somewhere/else/troupe", "bench", "latency", "a model", "--steps", "8"}), "troupe bench latency 'a model' --steps 8");
+  EXPECT_EQ(line({"troupe", "it's", "", "$HOME"}), "troupe 'it'\\''s' '' '$HOME'");
+  EXPECT_EQ(line({"troupe", "bench", "--json", "/here/x.json", "--seed", "1", "--trace=t.json", "--json=y", "m"}), "troupe bench --seed 1 m");
+}
 
 } // namespace
 } // namespace troupe::bench
