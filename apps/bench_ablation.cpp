@@ -49,7 +49,7 @@ std::vector<wanted_variant> variants_for(const std::string& device) {
 class variant_engines {
  public:
   variant_engines(const engine_options& base, std::shared_ptr<const checkpoint> source, telemetry::timeline& timeline)
-      : base_(base), source_(std::move(source)), timeline_(timeline) {}
+      : base_(base), source_(std::move(source)), device_(device_kind(base_, *source_)), timeline_(timeline) {}
 
   // Throws load_error and device_error.
   bench::step_driver& driver(const gpu_switches& switches) {
@@ -58,7 +58,7 @@ class variant_engines {
     }
     auto made = std::make_unique<engine>();
     made->switches = switches;
-    if (!factory_ || device_kind(base_) == "cuda") {
+    if (!factory_ || device_ == "cuda") { // a CPU's weights are shared
       engine_options options = base_;
       options.gpu = switches;
       factory_ = make_executor_factory(options, source_, source_->config().vocab_size);
@@ -78,6 +78,7 @@ class variant_engines {
 
   engine_options base_;
   std::shared_ptr<const checkpoint> source_;
+  std::string device_;
   telemetry::timeline& timeline_;
   actors::executor_factory factory_;
   std::vector<std::unique_ptr<engine>> engines_;
@@ -87,7 +88,9 @@ void size_engine(ablation_command& o) {
   const bench::ablation_options& m = o.measure;
   const std::int64_t tokens = std::int64_t{m.prompt} + m.output + 2;
   o.engine.max_num_seqs = m.batch;
-  o.engine.max_num_batched_tokens = std::max(o.engine.max_num_batched_tokens, m.batch);
+  const std::int32_t step_tokens = o.engine.max_num_batched_tokens_given ? o.engine.max_num_batched_tokens : 2048;
+  o.engine.max_num_batched_tokens = std::max(step_tokens, m.batch);
+  o.engine.max_num_seqs_given = o.engine.max_num_batched_tokens_given = true;
   if (!o.engine.max_model_len) o.engine.max_model_len = static_cast<std::int32_t>(tokens);
   const std::int64_t blocks = m.batch * ((tokens + o.engine.block_size - 1) / o.engine.block_size) + 1;
   if (!o.engine.num_kv_blocks) o.engine.num_kv_blocks = static_cast<std::int32_t>(blocks);
@@ -106,6 +109,7 @@ value workload_json(const ablation_command& o) {
 int run_ablation(ablation_command o) {
   size_engine(o);
   const auto source = open_source(o.engine);
+  const std::string device = device_kind(o.engine, *source);
   const auto opened = open_trace(o.trace_file);
   telemetry::timeline silent;
   std::vector<bench::variant_figures> figures;
@@ -114,7 +118,7 @@ int run_ablation(ablation_command o) {
   {
     variant_engines engines(o.engine, source, opened ? *opened : silent);
     std::vector<bench::ablation_variant> variants;
-    for (const wanted_variant& w : variants_for(device_kind(o.engine))) {
+    for (const wanted_variant& w : variants_for(device)) {
       try {
         variants.push_back({w.name, &engines.driver(w.switches), w.plans_in_flight});
       } catch (const std::exception& e) {
@@ -125,11 +129,11 @@ int run_ablation(ablation_command o) {
     }
     figures = bench::run_ablation(variants, o.measure);
   }
-  if (device_kind(o.engine) == "cpu") {
+  if (device == "cpu") {
     notes +=
         "On the CPU device there is nothing else to switch: fusion, graphs, overlapping launches and asynchronous copies are a GPU's.\n";
   }
-  const bench::rate_ceilings ceilings = measure_ceilings(o.engine);
+  const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("ablation", o.engine, *source, ceilings);
   result.set("workload", workload_json(o));
   result.set("variants", bench::ablation_json(figures));

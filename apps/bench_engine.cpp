@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "models/cpu_executor.hpp"
+#include "apps/device_choice.hpp"
 
 #ifdef TROUPE_HAVE_CUDA
 #include "device/cuda/device_info.hpp"
@@ -36,18 +36,21 @@ value model_json(const engine_options& options, const checkpoint& source, const 
 
 } // namespace
 
-bench::rate_ceilings measure_ceilings(const engine_options& options) {
+bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source) {
 #ifdef TROUPE_HAVE_CUDA
-  if (device_kind(options) == "cuda") {
-    cuda::use_device(0);
+  if (const auto gpu_number = choose_device(options, source.config()).gpu) {
+    cuda::use_device(*gpu_number);
     const gpu::ceilings measured = gpu::measure_ceilings();
     return {measured.read_bandwidth, measured.matmul_rate};
   }
 #endif
+  static_cast<void>(source);
   return {bench::measure_cpu_read_bandwidth(kCpuReadBytes, options.threads), 0};
 }
 
-std::string device_kind(const engine_options&) { return "cpu"; }
+std::string device_kind(const engine_options& options, const checkpoint& source) {
+  return choose_device(options, source.config()).gpu ? "cuda" : "cpu";
+}
 
 bench::machine_info machine_of(const std::string& device) {
   bench::machine_info machine = bench::read_machine();
@@ -71,8 +74,8 @@ bench::model_cost cost_of(const engine_options& options, const checkpoint& sourc
 
 value_object begin_result(const std::string& kind, const engine_options& options, const checkpoint& source,
                           const bench::rate_ceilings& ceilings) {
-  value_object out =
-      bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device_kind(options), machine_of(device_kind(options)), ceilings});
+  const std::string device = device_kind(options, source);
+  value_object out = bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device, machine_of(device), ceilings});
   out.set("model", model_json(options, source, cost_of(options, source)));
   return out;
 }

@@ -15,11 +15,11 @@ class App;
 
 namespace troupe::apps {
 
-// Best rates of the device that `options` name, measured now.
-bench::rate_ceilings measure_ceilings(const engine_options& options);
+// "cpu" or "cuda": what `options` come to here. Throws load_error as choose_device.
+std::string device_kind(const engine_options& options, const checkpoint& source);
 
-// "cpu" or "cuda".
-std::string device_kind(const engine_options& options);
+// Best rates of that device, measured now.
+bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source);
 // The machine, with the first GPU for "cuda".
 bench::machine_info machine_of(const std::string& device);
 

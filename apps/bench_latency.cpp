@@ -20,15 +20,15 @@ struct latency_command {
   bench::latency_options measure;
   std::string json_file;
   std::string trace_file;
-  bool tokens_given = false; // --max-num-batched-tokens
 };
 
 // The executor gets exactly what the measurement needs.
 void size_engine(latency_command& o) {
-  const auto wanted = o.tokens_given ? std::optional(o.engine.max_num_batched_tokens) : std::nullopt;
+  const auto wanted = o.engine.max_num_batched_tokens_given ? std::optional(o.engine.max_num_batched_tokens) : std::nullopt;
   const bench::latency_needs needs = bench::needs_of(o.measure, o.engine.block_size, wanted);
   o.engine.max_num_seqs = needs.max_num_seqs;
   o.engine.max_num_batched_tokens = needs.max_batched_tokens;
+  o.engine.max_num_seqs_given = o.engine.max_num_batched_tokens_given = true;
   if (!o.engine.max_model_len) o.engine.max_model_len = needs.max_model_len;
   if (!o.engine.num_kv_blocks) o.engine.num_kv_blocks = needs.num_blocks;
 }
@@ -54,7 +54,7 @@ int run_latency(latency_command o) {
       figures.prefill.push_back(bench::measure_prefill(driver, o.measure, prompt, cost));
     }
   } // its memory is free again for the ceilings
-  const bench::rate_ceilings ceilings = measure_ceilings(o.engine);
+  const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("latency", o.engine, *source, ceilings);
   result.set("start_to_first_token_seconds", start_to_first_token ? value(*start_to_first_token) : value());
   result.set("plans_in_flight", std::int64_t{o.measure.plans_in_flight});
@@ -92,8 +92,7 @@ void add_bench_latency(CLI::App& bench, int& exit_code) {
   app->add_option("--seed", o->measure.seed, "Of the prompts")->capture_default_str();
   add_json_flag(*app, o->json_file);
   add_trace_flag(*app, o->trace_file);
-  app->callback([o, app, &exit_code] {
-    o->tokens_given = app->count("--max-num-batched-tokens") > 0;
+  app->callback([o, &exit_code] {
     std::erase(o->measure.batch_sizes, 0);
     std::erase(o->measure.prompt_lengths, 0);
     exit_code = run_latency(*o);

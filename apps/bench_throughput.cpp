@@ -126,7 +126,7 @@ int run_throughput(throughput_command o) {
   const bool traced = timeline != nullptr;
   if (!traced) timeline = std::make_shared<telemetry::timeline>();
   const throughput_figures f = measure(o, timeline);
-  const bench::rate_ceilings ceilings = measure_ceilings(o.engine);
+  const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("throughput", o.engine, *source, ceilings);
   result.set("workload", workload_json(o));
   add_figures(result, f);

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "apps/device_choice.hpp"
 #include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
 
@@ -35,13 +36,17 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   return e;
 }
 
+// Each running sequence takes a token of every step.
+void check_batch(const engine_options& o) {
+  if (o.max_num_batched_tokens >= o.max_num_seqs) return;
+  throw load_error("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) + ") must be at least --max-num-seqs (" +
+                   std::to_string(o.max_num_seqs) + ")");
+}
+
 // What can be said before anything is loaded.
 void check(const engine_options& o) {
   parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
-  if (o.max_num_batched_tokens < o.max_num_seqs) { // each running sequence takes a token of every step
-    throw std::invalid_argument("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) +
-                                ") must be at least --max-num-seqs (" + std::to_string(o.max_num_seqs) + ")");
-  }
+  if (o.max_num_batched_tokens_given) check_batch(o);
 }
 
 bool lacks_text(const checkpoint& source) {
@@ -61,18 +66,24 @@ void warn_of_small_pool(const engine_options& o, const checkpoint& source, const
 } // namespace
 
 device_types types_on_device(const engine_options& options, const checkpoint& source) {
-  device_types types;
-  dtype first = parse_type(options.dummy_type);
-  if (options.load_format == "dummy") {
-    types.weights = first;
-  } else {
+  dtype stored = parse_type(options.dummy_type);
+  if (options.load_format != "dummy") {
     const auto is_query = [](const stored_tensor& t) { // of the first layer, in either format
       return t.name == "model.layers.0.self_attn.q_proj.weight" || t.name == "blk.0.attn_q.weight";
     };
     const auto query = std::find_if(source.tensors().begin(), source.tensors().end(), is_query);
-    if (query != source.tensors().end() && query->type) first = *query->type;
+    stored = query != source.tensors().end() && query->type ? *query->type : dtype::bf16;
   }
-  types.kv = first == dtype::f32 || first == dtype::bf16 ? first : dtype::f16;
+  device_types types;
+  if (choose_device(options, source.config()).gpu) { // one type for all that it holds
+    const std::string& asked = options.dtype != "auto" ? options.dtype : options.kv_cache_dtype;
+    const bool dummy = options.load_format == "dummy"; // made on the device, as bf16 unless asked otherwise
+    types.kv = asked != "auto" ? parse_type(asked) : stored == dtype::f16 && !dummy ? dtype::f16 : dtype::bf16;
+    types.weights = types.kv;
+    return types;
+  }
+  if (options.load_format == "dummy") types.weights = stored;
+  types.kv = stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16;
   if (options.kv_cache_dtype != "auto") types.kv = parse_type(options.kv_cache_dtype);
   return types;
 }
@@ -112,6 +123,10 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
   };
   auto shared = std::make_shared<shared_weights>();
   return [options = std::move(options), source = std::move(source), tokenizer_vocab, shared] {
+    const device_choice device = choose_device(options, source->config());
+    spdlog::info("{}", device.reason);
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, source->config(), tokenizer_vocab, [&] { return source->load(); });
+    check_batch(options);
     std::lock_guard lock(shared->guard);
     if (!shared->weights) {
       shared->weights = std::make_shared<const model_weights>(

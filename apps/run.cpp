@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "apps/commands.hpp"
+#include "apps/compare_layers.hpp"
 #include "apps/engine.hpp"
 #include "apps/tracing.hpp"
 #include "core/json.hpp"
@@ -29,6 +30,7 @@ struct run_options {
   float temperature = 0.0F;
   std::optional<std::uint64_t> seed;
   std::string trace_file;
+  std::string compare_layers; // empty: answer the prompt
 };
 
 class terminal_sink : public token_sink {
@@ -92,6 +94,7 @@ std::int32_t token_limit(const run_options& o, request_handler& engine, const pr
 
 int run(const run_options& o) {
   if (o.raw && !o.system.empty()) throw std::invalid_argument("--system: there is no system message with --raw");
+  if (!o.compare_layers.empty()) return compare_layers(o.engine, o.prompt, o.compare_layers);
   auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
   const auto timeline = open_trace(o.trace_file);
   auto engine = start_engine(o.engine, metrics, timeline);
@@ -135,6 +138,11 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("--temperature", options->temperature, "0 is greedy")->check(CLI::Range(0.0, 100.0))->capture_default_str();
   command->add_option("--seed", options->seed, "seed of the draws (default: a random one)");
   add_trace_flag(*command, options->trace_file);
+  command
+      ->add_option("--compare-layers", options->compare_layers,
+                   "instead of answering, run the prompt's tokens two ways and report the layer where they part: fused (decode steps against "
+                   "the GPU's plain path), prefill (one step against it) or cpu (the plain path against the CPU)")
+      ->check(CLI::IsMember({"fused", "prefill", "cpu"}));
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

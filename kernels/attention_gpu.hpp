@@ -24,7 +24,13 @@ struct decode_attention_args {
   std::int32_t splits = 1; // shares of a row's positions that are worked on side by side, at most 64; changes the rounding, not the meaning
   void* workspace = nullptr; // decode_attention_workspace() bytes, of which the counters at its start are zero before the first use
   bool overlaps = false;     // as in linear_args
+  // How many of a row's last positions, its own included, may be written by the previous kernel or the one before it. Everything older, and
+  // `places`, lies there before those begin, and is read before the previous one is done. 0: all may be; nothing is read early.
+  std::int32_t unsettled = 0;
 };
+
+// Splits that give every multiprocessor work without making shares tiny, for rows of at most `longest` positions.
+std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest);
 
 std::size_t decode_attention_workspace(std::int32_t rows, std::int32_t heads, std::int32_t head_dim, std::int32_t splits);
 // The bytes at the workspace's start that must be zero at first; each call leaves them so.

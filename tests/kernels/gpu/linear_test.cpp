@@ -28,12 +28,12 @@ class gpu_linear_test : public test::gpu_op_test {
     std::vector<float> x, weight, norm, bias, residual;
     std::vector<float> product; // [rows][outputs], after the norm (when wanted) and with the bias (likewise)
     std::vector<double> spread; // root of the sum of squares of each product's terms
-    buffer packed, device_x, device_norm, device_bias, device_residual;
+    buffer device_weight, device_x, device_norm, device_bias, device_residual, workspace;
   };
 
-  problem make(dtype type, const shape& s, bool with_norm, bool with_bias, std::vector<gpu::row_segment> segments) {
+  problem make(dtype type, const shape& s, bool with_norm, bool with_bias) {
     const auto n = [](std::int64_t a, std::int64_t b) { return static_cast<std::size_t>(a * b); };
-    problem p{type, s, exact(type, n(s.rows, s.columns), 2.0F), exact(type, n(s.outputs, s.columns)), {}, {}, {}, {}, {}, {}, {}, {},
+    problem p{type, s, exact(type, n(s.rows, s.columns), 2.0F), exact(type, n(s.outputs, s.columns)), {}, {}, {}, {}, {}, {}, {}, {}, {},
               {},   {}};
     p.residual = exact(type, n(s.rows, s.outputs), 10.0F);
     std::vector<float> in = p.x;
@@ -50,10 +50,12 @@ class gpu_linear_test : public test::gpu_op_test {
     const weight_view view{dtype::f32, s.outputs, s.columns, reinterpret_cast<const std::byte*>(p.weight.data())};
     cpu::linear_reference(view, with_bias ? p.bias.data() : nullptr, in.data(), s.rows, p.product.data());
     p.spread = spread_of(p, in);
-    const buffer plain = upload(narrow(type, p.weight));
-    p.packed = upload(test::halves(gpu::packed_bytes(s.outputs, s.columns) / 2, 0xffff));
-    gpu::pack_weight(stream(), type, plain.data(), s.columns, segments, p.packed.data());
-    stream_->synchronize();
+    p.device_weight = upload(narrow(type, p.weight));
+    if (const std::size_t bytes = gpu::linear_workspace(static_cast<std::int32_t>(s.rows), s.columns); bytes > 0) {
+      std::vector<std::byte> zeros_then_poison(bytes, std::byte{0xff});
+      std::fill_n(zeros_then_poison.begin(), gpu::linear_counters(), std::byte{0});
+      p.workspace = upload(zeros_then_poison);
+    }
     p.device_x = upload(narrow(type, p.x));
     p.device_residual = upload(narrow(type, p.residual));
     return p;
@@ -78,7 +80,8 @@ class gpu_linear_test : public test::gpu_op_test {
   static gpu::linear_args args_of(const problem& p, std::byte* y, std::int64_t y_stride) {
     gpu::linear_args args;
     args.type = p.type;
-    args.packed = p.packed.data();
+    args.weight = p.device_weight.data();
+    args.workspace = p.workspace.data();
     args.out_rows = p.s.outputs;
     args.columns = p.s.columns;
     args.x = p.device_x.data();
@@ -96,16 +99,22 @@ class gpu_linear_test : public test::gpu_op_test {
   static double allowed(const problem& p, std::size_t i) { return (p.norm.empty() ? 2e-5 : 2.0 * test::unit(p.type)) * p.spread[i]; }
 };
 
-constexpr shape odd_shapes[] = {{1, 16, 32},   {1, 1, 8},      {1, 4096, 4096}, {2, 37, 40},    {5, 130, 1032}, {8, 48, 4096},
-                                {8, 333, 576}, {8, 64, 14336}, {9, 17, 264},    {16, 96, 4104}, {13, 4240, 64}, {1, 40, 14336}};
+// Rows 1-8: x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in
+// number. Above: each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a
+// tile.
+constexpr shape odd_shapes[] = {{1, 16, 32},    {1, 1, 8},       {1, 4096, 4096},   {2, 37, 40},     {5, 130, 1032},  {8, 48, 4096},
+                                {8, 333, 576},  {8, 64, 14336},  {1, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},
+                                {16, 96, 4104}, {13, 4240, 64},  {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056},
+                                {65, 520, 512}, {100, 96, 4104}, {128, 1032, 1032}, {128, 5000, 136}};
 
 TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : odd_shapes) {
-      for (int kind = 0; kind < 4; ++kind) {
+      const int first_kind = s.outputs * s.columns > 4'000'000 ? 3 : 0; // the large ones once
+      for (int kind = first_kind; kind < 4; ++kind) {
         SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.rows << " x " << s.outputs << " x " << s.columns << " kind "
                                           << kind);
-        const problem p = make(type, s, kind == 1 || kind == 3, kind >= 2, {{s.outputs}});
+        const problem p = make(type, s, kind == 1 || kind == 3, kind >= 2);
         const std::int64_t stride = s.outputs + (kind == 3 ? 0 : 5); // the residual has y's stride
         const buffer y = poisoned_halves(static_cast<std::size_t>(s.rows * stride));
         const gpu::linear_args args = args_of(p, y.data(), stride);
@@ -134,7 +143,7 @@ TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_resi
 
 TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    const problem p = make(type, {7, 1003, 512}, false, false, {{1003}});
+    const problem p = make(type, {7, 1003, 512}, false, false);
     const buffer y = upload(test::poisoned(7 * 1003));
     gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
     const std::vector<float> out = download<float>(y);
@@ -144,9 +153,16 @@ TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
 
 TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    for (const shape& s : {shape{1, 16, 64}, {3, 2 * 136, 96}, {16, 2 * 40, 2048}}) {
+    for (const shape& s : {shape{1, 16, 64},
+                           {3, 2 * 136, 96},
+                           {8, 2 * 1200, 2048},
+                           {16, 2 * 40, 2048},
+                           {20, 2 * 136, 96},
+                           {40, 2 * 1008, 512},
+                           {70, 2 * 2048, 256},
+                           {128, 2 * 264, 264}}) {
       const std::int64_t half = s.outputs / 2;
-      problem p = make(type, s, true, false, {{s.outputs, half}});
+      problem p = make(type, s, true, false);
       const buffer y = poisoned_halves(static_cast<std::size_t>(s.rows * half));
       gpu::linear_swiglu(stream(), args_of(p, y.data(), half));
       std::vector<float> right = test::poisoned(static_cast<std::size_t>(s.rows * half));
@@ -172,11 +188,17 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
     bool bias;
   };
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    for (const heads_shape h :
-         {heads_shape{1, 4, 1, 64, 16, false}, {8, 9, 3, 64, 16, true}, {11, 4, 2, 128, 32, false}, {3, 2, 2, 16, 5, true}}) {
+    for (const heads_shape h : {heads_shape{1, 4, 1, 64, 16, false},
+                                {8, 9, 3, 64, 16, true},
+                                {11, 4, 2, 128, 32, false},
+                                {3, 2, 2, 16, 5, true},
+                                {20, 4, 1, 64, 16, true},
+                                {33, 2, 2, 16, 5, true},
+                                {50, 9, 3, 64, 16, false},
+                                {128, 8, 2, 128, 16, true}}) {
       SCOPED_TRACE(::testing::Message() << traits(type).name << " " << h.rows << " rows, " << h.heads << "/" << h.kv_heads);
       const std::int64_t q = h.heads * h.head_dim, kv = h.kv_heads * h.head_dim, outputs = q + 2 * kv;
-      problem p = make(type, {h.rows, outputs, 576}, true, h.bias, {{q + kv, h.head_dim / 2}, {kv}});
+      problem p = make(type, {h.rows, outputs, 576}, true, h.bias);
       std::vector<double> frequencies;
       for (int i = 0; i < h.head_dim / 2; ++i) frequencies.push_back(std::pow(500000.0, -2.0 * i / h.head_dim));
       rope_table table(frequencies, 1.0);
@@ -237,41 +259,53 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
 }
 
 TEST_F(gpu_linear_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_for_bit) {
-  const std::int64_t width = 2048, rows = 8;
-  std::vector<problem> layers;
-  for (int i = 0; i < 4; ++i) layers.push_back(make(dtype::bf16, {rows, width, width}, true, false, {{width}}));
-  const buffer a = poisoned_halves(static_cast<std::size_t>(rows * width)), b = poisoned_halves(static_cast<std::size_t>(rows * width));
-  const auto run = [&](bool overlaps) {
-    const std::byte* in = layers[0].device_x.data();
-    for (int step = 0; step < 24; ++step) {
-      std::byte* out = (step % 2 == 0 ? a : b).data();
-      gpu::linear_args args = args_of(layers[static_cast<std::size_t>(step % 4)], out, width);
-      args.x = in;
-      args.overlaps = overlaps;
-      gpu::linear_residual(stream(), args, in);
-      in = out;
+  const std::int64_t width = 1536;
+  for (const std::int64_t rows : {1, 8, 16, 32, 64, 128}) {
+    std::vector<problem> layers;
+    for (int i = 0; i < 3; ++i) layers.push_back(make(dtype::bf16, {rows, width, width}, true, false));
+    const buffer a = poisoned_halves(static_cast<std::size_t>(rows * width)), b = poisoned_halves(static_cast<std::size_t>(rows * width));
+    const auto run = [&](bool overlaps) {
+      const std::byte* in = layers[0].device_x.data();
+      for (int step = 0; step < 24; ++step) {
+        std::byte* out = (step % 2 == 0 ? a : b).data();
+        gpu::linear_args args = args_of(layers[static_cast<std::size_t>(step % 3)], out, width);
+        args.workspace = layers[0].workspace.data();
+        args.x = in;
+        args.overlaps = overlaps;
+        gpu::linear_residual(stream(), args, in);
+        in = out;
+      }
+    };
+    run(false);
+    const test::halves one_by_one = download<std::uint16_t>(b);
+    const cuda::graph chain = cuda::graph::capture(*stream_, [&] { run(true); });
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      chain.launch(*stream_);
+      ASSERT_EQ(download<std::uint16_t>(b), one_by_one) << rows << " rows, repeat " << repeat;
     }
-  };
-  run(false);
-  const test::halves one_by_one = download<std::uint16_t>(b);
-  const cuda::graph chain = cuda::graph::capture(*stream_, [&] { run(true); });
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    chain.launch(*stream_);
-    ASSERT_EQ(download<std::uint16_t>(b), one_by_one) << "repeat " << repeat;
+    for (const std::uint16_t bits : one_by_one) ASSERT_TRUE(std::isfinite(bfloat16_to_float(bits)));
   }
-  for (const std::uint16_t bits : one_by_one) ASSERT_TRUE(std::isfinite(bfloat16_to_float(bits)));
 }
 
 TEST_F(gpu_linear_test, a_row_does_not_depend_on_its_batch_mates) {
-  const problem p = make(dtype::bf16, {8, 256, 1024}, true, false, {{256}});
-  const buffer whole = poisoned_halves(8 * 256), mixed = poisoned_halves(8 * 256);
-  gpu::linear(stream(), args_of(p, whole.data(), 256));
-  gpu::linear_args some = args_of(p, mixed.data() + 3 * 256 * 2, 256);
-  some.x = p.device_x.data() + 3 * 1024 * 2;
-  some.rows = 5;
-  gpu::linear(stream(), some);
-  const test::halves all = download<std::uint16_t>(whole), part = download<std::uint16_t>(mixed);
-  for (std::size_t i = 3 * 256; i < all.size(); ++i) ASSERT_EQ(part[i], all[i]) << i;
+  struct part {
+    std::int32_t all, first, rows;
+  };
+  for (const part& c : {part{8, 3, 5}, {8, 7, 1}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}}) {
+    const problem p = make(dtype::bf16, {c.all, 2304, 1024}, true, false);
+    const std::size_t width = 2304;
+    const buffer whole = poisoned_halves(static_cast<std::size_t>(c.all) * width),
+                 mixed = poisoned_halves(static_cast<std::size_t>(c.all) * width);
+    gpu::linear(stream(), args_of(p, whole.data(), 2304));
+    gpu::linear_args some = args_of(p, mixed.data() + c.first * 2304 * 2, 2304);
+    some.x = p.device_x.data() + c.first * 1024 * 2;
+    some.rows = c.rows;
+    gpu::linear(stream(), some);
+    const test::halves all = download<std::uint16_t>(whole), part = download<std::uint16_t>(mixed);
+    for (std::size_t i = static_cast<std::size_t>(c.first) * width; i < static_cast<std::size_t>(c.first + c.rows) * width; ++i) {
+      ASSERT_EQ(part[i], all[i]) << i << " of " << c.rows << " rows in " << c.all;
+    }
+  }
 }
 
 TEST_F(gpu_linear_test, shapes_that_the_kernel_cannot_take_are_refused) {
@@ -281,13 +315,17 @@ TEST_F(gpu_linear_test, shapes_that_the_kernel_cannot_take_are_refused) {
   args.rows = 1;
   EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
   args.columns = 16;
-  args.rows = 17;
+  args.rows = 129;
   EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
   args.rows = 1;
   args.type = dtype::f32;
   EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
-  const gpu::row_segment uneven{24, 16};
-  EXPECT_THROW(gpu::pack_weight(stream(), dtype::bf16, nullptr, 16, std::span(&uneven, 1), nullptr), std::invalid_argument);
+  args.type = dtype::bf16;
+  args.rows = 9; // without a workspace
+  EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
+  args.rows = 1;
+  args.out_rows = 24; // 12 gates
+  EXPECT_THROW(gpu::linear_swiglu(stream(), args), std::invalid_argument);
 }
 
 } // namespace

@@ -1,0 +1,26 @@
+// The two ways to a product, each in its own file, behind the ops of linear_gpu.hpp.
+#pragma once
+
+#include "kernels/linear_epilogues.cuh"
+
+namespace troupe::gpu {
+
+constexpr std::int32_t stream_rows = 8; // most rows of the register path
+constexpr std::int32_t tile_rows = 128; // most rows of the warp-group path
+
+// `pairs`: how many pairs of output rows there are; `distance`: see linear_epilogues.cuh.
+struct row_pairs {
+  std::int32_t pairs;
+  std::int32_t distance; // a multiple of 8
+};
+
+// At most stream_rows rows (linear_stream_gpu.cu).
+template <class T, class Epilogue>
+void start_stream(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
+// At most tile_rows rows, x as it is; args.workspace is not null (linear_wgmma_gpu.cu).
+template <class T, class Epilogue>
+void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
+
+int multiprocessors(); // of the current device
+
+} // namespace troupe::gpu

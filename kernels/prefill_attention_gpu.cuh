@@ -1,0 +1,363 @@
+// The kernel of prefill attention. A block stays on its multiprocessor and takes one (tile, KV head) after the other: a warp of the first
+// warpgroup brings queries, keys and values into shared memory by tensor copies, the other two warpgroups multiply. Each of these has 64
+// lines, a line being a row and one of the heads that share the KV head; keys are taken 128 positions at a time, the last ones first.
+// While the products of one 128 run, the softmax of the next is computed (Shah et al., FlashAttention-3, arXiv 2407.08608).
+#pragma once
+
+#include "kernels/hopper.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/prefill_attention_gpu.hpp"
+
+namespace troupe::gpu::prefill {
+
+constexpr int keys = 128;     // positions that are taken at once
+constexpr int piece = 16;     // positions that lie together in a block of the cache, whatever its size
+constexpr int stages = 2;     // pieces of work that copies are ahead
+constexpr int lines = 64;     // of a warpgroup
+constexpr int warpgroups = 2; // that multiply
+constexpr int threads = (1 + warpgroups) * 128;
+constexpr int copy_registers = 24, product_registers = 240;
+constexpr float minus_infinity = -INFINITY;
+
+struct shape {
+  CUtensorMap query, key, value;
+  const prefill_tile* tiles;
+  std::int32_t items; // tiles times KV heads
+  std::int32_t kv_heads, group;
+  std::int32_t rows; // that a warpgroup's lines hold: lines / group
+  std::int32_t block_size, window;
+  const std::int32_t* tables;
+  std::int64_t table_stride;
+  std::int64_t output_stride;
+  float scale_log2; // scale * log2(e): weights are powers of two
+};
+
+// Panels of 64 dimensions, 128 bytes a line, as the 128-byte swizzle wants them; keys in groups of 16 positions, as they lie in the cache.
+template <int HeadDim>
+struct alignas(1024) shared_state {
+  std::uint16_t query[warpgroups][HeadDim / 64][lines][64];
+  std::uint16_t key[stages][keys / piece][HeadDim][piece];
+  std::uint16_t value[stages][HeadDim / 64][keys][64];
+  std::uint64_t query_full, query_empty;
+  std::uint64_t key_full[stages], key_empty[stages], value_full[stages], value_empty[stages];
+};
+
+// Where a ring of barriers stands.
+struct ring_place {
+  std::int32_t stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One (tile, KV head): positions low .. tile.end_position - 1 may be read, of which those from `end` on are seen by no row.
+struct item {
+  prefill_tile tile;
+  std::int32_t head, low, first, last; // key steps first .. last - 1 are taken
+};
+
+__device__ __forceinline__ item item_at(const shape& s, std::int32_t index) {
+  item out;
+  out.tile = s.tiles[index / s.kv_heads];
+  out.head = index % s.kv_heads;
+  out.low = s.window > 0 ? max(0, out.tile.first_position - s.window + 1) : 0;
+  out.first = out.low / keys;
+  out.last = out.tile.rows > 0 ? (out.tile.first_position + out.tile.rows + keys - 1) / keys : out.first;
+  return out;
+}
+
+// The items of this block: there and back over the blocks, as the longest come first. Calls body(item) for those with something to do.
+template <class Body>
+__device__ __forceinline__ void for_each_item(const shape& s, const Body& body) {
+  const std::int32_t blocks = static_cast<std::int32_t>(gridDim.x), block = static_cast<std::int32_t>(blockIdx.x);
+  bool back = false;
+  for (std::int32_t start = 0; start < s.items; start += blocks, back = !back) {
+    const std::int32_t index = start + (back ? blocks - 1 - block : block);
+    if (index >= s.items) continue;
+    const item it = item_at(s, index);
+    if (it.tile.rows > 0) body(it);
+  }
+}
+
+// The copying warp.
+template <int HeadDim>
+__device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t lane) {
+  constexpr int panels = HeadDim / 64;
+  ring_place at;
+  std::uint32_t query_parity = 0;
+  for_each_item(s, [&](const item& it) {
+    hopper::wait(shared.query_empty, query_parity ^ 1);
+    query_parity ^= 1;
+    if (lane == 0) {
+      hopper::arrive_expecting(shared.query_full, static_cast<std::uint32_t>(warpgroups * s.rows * s.group * HeadDim * 2));
+      for (int w = 0; w < warpgroups; ++w) {
+        for (int p = 0; p < panels; ++p)
+          hopper::load_box(shared.query[w][p], s.query, shared.query_full, p * 64, it.head * s.group, it.tile.first_row + w * s.rows);
+      }
+    }
+    const std::int32_t* table = s.tables + it.tile.table * s.table_stride;
+    for (std::int32_t step = it.last - 1; step >= it.first; --step, at.next()) {
+      // Lane l sees to piece l % 8; for values to its panel l / 8 too.
+      const std::int32_t mine = lane % (keys / piece), position = step * keys + mine * piece;
+      const bool there = position + piece > it.low && position < it.tile.end_position;
+      const std::int32_t block = there ? table[position / s.block_size] : 0;
+      const std::int32_t place = (block * s.kv_heads + it.head) * 2, inside = position % s.block_size;
+      const std::uint32_t bytes = __popc(__ballot_sync(0xffffffffU, there) & 0xffU) * (HeadDim * piece * 2U);
+      hopper::wait(shared.key_empty[at.stage], at.parity ^ 1);
+      if (lane == 0) hopper::arrive_expecting(shared.key_full[at.stage], bytes);
+      __syncwarp();
+      if (there && lane < keys / piece) hopper::load_box(shared.key[at.stage][mine], s.key, shared.key_full[at.stage], inside, 0, place);
+      hopper::wait(shared.value_empty[at.stage], at.parity ^ 1);
+      if (lane == 0) hopper::arrive_expecting(shared.value_full[at.stage], bytes);
+      __syncwarp();
+      if (there && lane < panels * (keys / piece)) {
+        const std::int32_t panel = lane / (keys / piece);
+        hopper::load_box(shared.value[at.stage][panel][mine * piece], s.value, shared.value_full[at.stage], panel * 64, inside, place + 1);
+      }
+    }
+  });
+}
+
+// What a thread of a multiplying warpgroup knows of its two lines, `half` 0 and 1 (8 lines apart).
+template <int HeadDim>
+struct lines_state {
+  float scores[keys / 2]; // then weights
+  float mix[HeadDim / 2];
+  std::uint32_t weights[keys / 4]; // in pairs, of the element type
+  float top[2], sum[2];
+  std::int32_t position[2];
+};
+
+template <class T>
+__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
+  std::uint32_t out;
+  if constexpr (std::is_same_v<T, bf16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
+// Scores of positions that a line does not see become -inf.
+template <int HeadDim>
+__device__ __forceinline__ void mask(lines_state<HeadDim>& l, std::int32_t start, std::int32_t window, std::int32_t lane) {
+#pragma unroll
+  for (int i = 0; i < keys / 2; ++i) {
+    const std::int32_t seen_from = start + i / 4 * 8 + lane % 4 * 2 + i % 2, own = l.position[i % 4 / 2];
+    if (seen_from > own || (window > 0 && seen_from <= own - window)) l.scores[i] = minus_infinity;
+  }
+}
+
+// Scores become weights; returns in `shrink` what earlier sums are to be multiplied by.
+template <int HeadDim>
+__device__ __forceinline__ void soften(lines_state<HeadDim>& l, float scale_log2, float (&shrink)[2]) {
+  float base[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = l.top[half];
+#pragma unroll
+    for (int i = 0; i < keys / 2; i += 4) top = fmaxf(top, fmaxf(l.scores[i + 2 * half], l.scores[i + 2 * half + 1]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
+    base[half] = top == minus_infinity ? 0.0F : top * scale_log2; // nothing seen yet: all weights are 0
+    shrink[half] = power_of_two(l.top[half] * scale_log2 - base[half]);
+    l.top[half] = top;
+    l.sum[half] *= shrink[half];
+  }
+#pragma unroll
+  for (int i = 0; i < keys / 2; ++i) {
+    l.scores[i] = power_of_two(l.scores[i] * scale_log2 - base[i % 4 / 2]);
+    l.sum[i % 4 / 2] += l.scores[i];
+  }
+}
+
+template <class T, int HeadDim>
+__device__ __forceinline__ void pack_weights(lines_state<HeadDim>& l) {
+#pragma unroll
+  for (int i = 0; i < keys / 4; ++i) l.weights[i] = pair_of<T>(l.scores[2 * i], l.scores[2 * i + 1]);
+}
+
+// scores = q k^T of a stage of keys.
+template <class T, int HeadDim>
+__device__ __forceinline__ void score(lines_state<HeadDim>& l, const std::uint16_t (&query)[HeadDim / 64][lines][64],
+                                      const std::uint16_t (&key)[keys / piece][HeadDim][piece]) {
+  const std::uint64_t a = hopper::operand(query, 16, 1024, hopper::swizzle::bytes_128);
+  const std::uint64_t b = hopper::operand(key, HeadDim * piece * 2, 8 * piece * 2, hopper::swizzle::bytes_32);
+#pragma unroll
+  for (int k = 0; k < HeadDim / 16; ++k)
+    hopper::multiply<T>(l.scores, hopper::advanced(a, k / 4 * sizeof(query[0]) + k % 4 * 32), hopper::advanced(b, k * 16 * piece * 2),
+                        k > 0 ? 1 : 0);
+}
+
+// mix += weights v of a stage of values.
+template <class T, int HeadDim>
+__device__ __forceinline__ void gather(lines_state<HeadDim>& l, const std::uint16_t (&value)[HeadDim / 64][keys][64]) {
+  const std::uint64_t b = hopper::operand(value, sizeof(value[0]), 1024, hopper::swizzle::bytes_128);
+#pragma unroll
+  for (int k = 0; k < keys / 16; ++k) hopper::multiply<T>(l.mix, l.weights + 4 * k, hopper::advanced(b, k * 16 * 128));
+}
+
+// Waits for a stage of values, and puts zeros where no row's values lie: a weight of 0 does not undo a NaN. Both warpgroups come here.
+template <int HeadDim>
+__device__ __forceinline__ void take_values(shared_state<HeadDim>& shared, const ring_place& at, const item& it, std::int32_t step,
+                                            std::int32_t thread) {
+  hopper::wait(shared.value_full[at.stage], at.parity);
+  const std::int32_t start = step * keys;
+  if (start >= it.low && start + keys <= it.tile.end_position) return;
+  for (std::int32_t i = thread; i < HeadDim / 8 * keys; i += warpgroups * 128) { // 16 bytes each
+    const std::int32_t at_key = i / 8 % keys;
+    if (start + at_key < it.low || start + at_key >= it.tile.end_position)
+      reinterpret_cast<uint4*>(shared.value[at.stage])[i] = make_uint4(0, 0, 0, 0);
+  }
+  hopper::publish_stores();
+  hopper::sync_threads(1, warpgroups * 128);
+}
+
+// One warpgroup's share of an item. `at` moves on by the item's steps.
+template <class T, int HeadDim>
+__device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadDim>& shared, const item& it, ring_place& at,
+                                              std::uint32_t query_parity, std::int32_t warpgroup, T* output) {
+  const std::int32_t thread = threadIdx.x % 128, lane = threadIdx.x % 32, all = warpgroup * 128 + thread;
+  const std::int32_t first_line = thread / 32 * 16 + lane / 4;
+  const std::int32_t rows = min(s.rows, it.tile.rows - warpgroup * s.rows), first_position = it.tile.first_position + warpgroup * s.rows;
+  // Steps that this warpgroup's rows see; the others are passed over.
+  const std::int32_t low = s.window > 0 ? max(0, first_position - s.window + 1) : 0;
+  const std::int32_t end = rows > 0 ? (first_position + rows + keys - 1) / keys : it.first, begin = rows > 0 ? low / keys : it.first;
+  lines_state<HeadDim> l;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    l.position[half] = first_position + min((first_line + 8 * half) / s.group, max(rows - 1, 0));
+    l.top[half] = minus_infinity, l.sum[half] = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] = 0;
+
+  const auto release = [&](std::uint64_t& barrier) {
+    if (lane == 0) hopper::arrive(barrier);
+  };
+  const auto pass_over = [&](std::int32_t step) {
+    hopper::wait(shared.key_full[at.stage], at.parity);
+    release(shared.key_empty[at.stage]);
+    take_values(shared, at, it, step, all);
+    release(shared.value_empty[at.stage]);
+    at.next();
+  };
+  const auto needs_mask = [&](std::int32_t step) {
+    return step * keys + keys - 1 > first_position || (s.window > 0 && step * keys <= first_position + rows - 1 - s.window);
+  };
+
+  std::int32_t step = it.last - 1;
+  for (; step >= end; --step) pass_over(step);
+  hopper::wait(shared.query_full, query_parity);
+  if (begin < end) {
+    float shrink[2];
+    hopper::wait(shared.key_full[at.stage], at.parity);
+    hopper::hold(l.scores);
+    hopper::products_begin();
+    score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
+    hopper::products_commit();
+    hopper::products_wait<0>();
+    hopper::hold(l.scores);
+    release(shared.key_empty[at.stage]);
+    if (needs_mask(step)) mask(l, step * keys, s.window, lane);
+    soften(l, s.scale_log2, shrink);
+    pack_weights<T>(l);
+    for (--step; step >= begin; --step) {
+      ring_place values = at; // of the step before
+      at.next();
+      hopper::wait(shared.key_full[at.stage], at.parity);
+      hopper::hold(l.scores);
+      hopper::hold(l.mix);
+      hopper::products_begin();
+      score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
+      hopper::products_commit();
+      take_values(shared, values, it, step + 1, all);
+      hopper::products_begin();
+      gather<T, HeadDim>(l, shared.value[values.stage]);
+      hopper::products_commit();
+      hopper::products_wait<1>();
+      hopper::hold(l.scores);
+      release(shared.key_empty[at.stage]);
+      if (needs_mask(step)) mask(l, step * keys, s.window, lane);
+      soften(l, s.scale_log2, shrink);
+      hopper::products_wait<0>();
+      hopper::hold(l.mix);
+      release(shared.value_empty[values.stage]);
+      pack_weights<T>(l);
+#pragma unroll
+      for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] *= shrink[i % 4 / 2];
+    }
+    release(shared.query_empty);
+    take_values(shared, at, it, step + 1, all);
+    hopper::hold(l.mix);
+    hopper::products_begin();
+    gather<T, HeadDim>(l, shared.value[at.stage]);
+    hopper::products_commit();
+    hopper::products_wait<0>();
+    hopper::hold(l.mix);
+    release(shared.value_empty[at.stage]);
+    at.next();
+  } else {
+    release(shared.query_empty);
+  }
+  for (; step >= it.first; --step) pass_over(step);
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    l.sum[half] += __shfl_xor_sync(0xffffffffU, l.sum[half], 1);
+    l.sum[half] += __shfl_xor_sync(0xffffffffU, l.sum[half], 2);
+    const std::int32_t line = first_line + 8 * half, row = line / s.group;
+    if (row >= rows) continue;
+    const float inverse = 1.0F / l.sum[half];
+    T* const to = output + (it.tile.first_row + warpgroup * s.rows + row) * s.output_stride +
+                  (it.head * s.group + line % s.group) * HeadDim + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < HeadDim / 2; i += 4)
+      *reinterpret_cast<std::uint32_t*>(to + i * 2) = pair_of<T>(l.mix[i + 2 * half] * inverse, l.mix[i + 2 * half + 1] * inverse);
+  }
+}
+
+template <class T, int HeadDim>
+__global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ shape s, T* output) {
+  extern __shared__ std::byte raw[];
+  auto& shared = *reinterpret_cast<shared_state<HeadDim>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
+  if (threadIdx.x == 0) {
+    constexpr std::uint32_t warps = warpgroups * 4;
+    hopper::barrier_init(shared.query_full, 1);
+    hopper::barrier_init(shared.query_empty, warps);
+    for (int i = 0; i < stages; ++i) {
+      hopper::barrier_init(shared.key_full[i], 1);
+      hopper::barrier_init(shared.key_empty[i], warps);
+      hopper::barrier_init(shared.value_full[i], 1);
+      hopper::barrier_init(shared.value_empty[i], warps);
+    }
+    hopper::publish_barriers();
+    hopper::prefetch(s.query);
+    hopper::prefetch(s.key);
+    hopper::prefetch(s.value);
+  }
+  __syncthreads();
+  let_next_start();
+  wait_for_previous();
+  if (threadIdx.x < 128) {
+    hopper::give_registers<copy_registers>();
+    if (threadIdx.x < 32) copy<HeadDim>(s, shared, static_cast<std::int32_t>(threadIdx.x));
+  } else {
+    hopper::take_registers<product_registers>();
+    ring_place at;
+    std::uint32_t query_parity = 0;
+    for_each_item(s, [&](const item& it) {
+      multiply_item<T, HeadDim>(s, shared, it, at, query_parity, static_cast<std::int32_t>(threadIdx.x) / 128 - 1, output);
+      query_parity ^= 1;
+    });
+  }
+}
+
+} // namespace troupe::gpu::prefill

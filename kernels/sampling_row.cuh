@@ -1,0 +1,354 @@
+// A row of logits in the shared memory of a cluster of blocks, and what is asked of it together: sums, the best ids, the id at which a sum
+// is reached. All functions are called by all threads of all blocks of the cluster unless they say otherwise; block `rank` holds the ids
+// from rank * slice on.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <cstdint>
+
+#include "core/ids.hpp"
+#include "kernels/half_types.cuh"
+
+namespace troupe::gpu::sampling {
+
+constexpr int ranks = 8; // blocks of a cluster
+constexpr int warps = 16;
+constexpr int threads = warps * 32;
+constexpr int bins = 2048;                // a digit of 11 bits
+constexpr int most_candidates = 512;      // that the first block takes for itself; one a thread
+constexpr int groups = ranks * warps * 2; // half warps, whose largest logits bound the k-th best from below
+constexpr unsigned everyone = 0xffffffffU;
+
+using mass = unsigned long long; // of weights: 2^40 is the best id's
+
+struct candidate {
+  float logit;
+  token_id id;
+  // Larger logits first, lower ids first among equals.
+  __device__ bool is_better(const candidate& other) const { return logit != other.logit ? logit > other.logit : id < other.id; }
+};
+
+struct shared_state {
+  mass histogram[bins];
+  mass merged[bins / ranks]; // of all blocks, this block's share of the bins
+  mass sums[warps];
+  double totals[warps];
+  candidate tops[warps];
+  float group_tops[groups];
+  float bound;
+  std::int32_t found;
+  mass before;
+  std::int32_t count;
+  candidate own[most_candidates], all[most_candidates], sorted[most_candidates]; // the last two in the first block
+  mass masses[most_candidates];
+  alignas(16) std::byte exchanged[2][ranks][16];
+};
+
+// Orders as the logits do; both zeros are the same.
+__device__ __forceinline__ std::uint32_t key_of(float logit) {
+  const std::uint32_t bits = __float_as_uint(logit + 0.0F);
+  return bits ^ ((bits & 0x80000000U) != 0 ? 0xffffffffU : 0x80000000U);
+}
+
+template <class V>
+__device__ __forceinline__ V warp_total(V x) {
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(everyone, x, distance);
+  return x;
+}
+
+// The sum over this lane and those below it.
+__device__ __forceinline__ mass warp_scan(mass x) {
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const mass lower = __shfl_up_sync(everyone, x, distance);
+    if (static_cast<int>(threadIdx.x % 32) >= distance) x += lower;
+  }
+  return x;
+}
+
+struct crossing {
+  std::int32_t index = 0; // the first with measure(0) + ... + measure(index) > goal
+  std::int32_t is_here = 0;
+  mass before = 0; // measure(0) + ... + measure(index - 1)
+};
+
+// The ids that may be drawn: those whose key is above `key`, and of those with it the ones up to `last_id`.
+struct cut {
+  std::uint32_t key = 0;
+  std::int32_t last_id = 0;
+  __device__ bool keeps(std::uint32_t k, std::int32_t id) const { return k > key || (k == key && id <= last_id); }
+};
+
+class row {
+ public:
+  __device__ row(float* logits, shared_state& shared, std::int32_t vocab, std::int32_t slice)
+      : logits_(logits),
+        shared_(shared),
+        vocab_(vocab),
+        slice_(slice),
+        cluster_(cooperative_groups::this_cluster()),
+        rank_(static_cast<std::int32_t>(cluster_.block_rank())),
+        first_(rank_ * slice),
+        count_(max(0, min(slice, vocab - rank_ * slice))) {}
+
+  __device__ std::int32_t rank() const { return rank_; }
+  __device__ std::int32_t first() const { return first_; } // id
+  __device__ std::int32_t count() const { return count_; } // ids of this block
+  __device__ std::int32_t vocab() const { return vocab_; }
+  __device__ float& operator[](std::int32_t i) { return logits_[i]; } // id first() + i
+  __device__ shared_state& shared() { return shared_; }
+  __device__ void sync() { cluster_.sync(); }
+  __device__ std::int32_t slice() const { return slice_; }
+  // The first block's value.
+  template <class V>
+  __device__ V from_first(const V& mine) {
+    V all[ranks];
+    exchange(mine, all);
+    return all[0];
+  }
+
+  // Fills the slice from `from`, the whole row. Barrier: the next function's.
+  __device__ void load(const float* from) {
+    from += first_;
+    std::int32_t done = 0;
+    if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+      done = count_ / 4 * 4;
+#pragma unroll 4
+      for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4)
+        *reinterpret_cast<float4*>(logits_ + i) = __ldcs(reinterpret_cast<const float4*>(from + i));
+    }
+    for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) logits_[i] = from[i];
+    __syncthreads();
+  }
+
+  // The best id; false when a logit is NaN or +inf, or none is finite.
+  __device__ bool find_top(candidate& top) {
+    top = {-INFINITY, vocab_};
+    int bad = 0;
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) {
+      const float x = logits_[i];
+      bad |= !(x < INFINITY);
+      if (x > top.logit) top = {x, first_ + i};
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const candidate other{__shfl_xor_sync(everyone, top.logit, distance), __shfl_xor_sync(everyone, top.id, distance)};
+      if (other.is_better(top)) top = other;
+    }
+    if (threadIdx.x % 32 == 0) shared_.tops[threadIdx.x / 32] = top;
+    bad = __syncthreads_or(bad);
+    for (int i = 0; i < warps; ++i) {
+      if (shared_.tops[i].is_better(top)) top = shared_.tops[i];
+    }
+    struct verdict {
+      candidate top;
+      std::int32_t bad;
+    } all[ranks];
+    exchange(verdict{top, bad}, all);
+    for (const verdict& v : all) {
+      bad |= v.bad;
+      if (v.top.is_better(top)) top = v.top;
+    }
+    return bad == 0 && top.logit > -INFINITY;
+  }
+
+  // Sum of measure(i) over all ids; f64 or mass.
+  template <class V, class Measure>
+  __device__ V total(V (&scratch)[warps], const Measure& measure) {
+    V sum = 0, all[ranks];
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) sum += measure(i);
+    sum = warp_total(sum);
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < warps; ++i) sum += scratch[i];
+    exchange(sum, all);
+    sum = 0;
+    for (const V& part : all) sum += part;
+    return sum;
+  }
+
+  // Walks measure(0 .. count-1) of each block, block after block; goal_of(total) must be below the total. The index counts `step` a block.
+  template <class Measure, class Goal>
+  __device__ crossing walk(std::int32_t count, std::int32_t step, const Measure& measure, const Goal& goal_of) {
+    const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const std::int32_t chunk = (count + warps - 1) / warps, begin = min(count, warp * chunk), end = min(count, begin + chunk);
+    mass sum = 0, total = 0, of_block = 0, reached = 0, all[ranks];
+    for (std::int32_t i = begin + lane; i < end; i += 32) sum += measure(i);
+    sum = warp_total(sum);
+    if (lane == 0) shared_.sums[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warps; ++i) of_block += shared_.sums[i];
+    exchange(of_block, all);
+    for (int i = 0; i < ranks; ++i) {
+      total += all[i];
+      if (i < rank_) reached += all[i];
+    }
+    const mass goal = goal_of(total);
+    crossing found[ranks], mine;
+    if (reached <= goal && goal < reached + of_block) { // the whole block
+      for (int i = 0; i < warp; ++i) reached += shared_.sums[i];
+      if (reached <= goal && goal < reached + sum) find_in_warp(begin, end, measure, goal, reached);
+      __syncthreads();
+      mine = {rank_ * step + shared_.found, 1, shared_.before};
+    }
+    exchange(mine, found);
+    for (const crossing& at : found) {
+      if (at.is_here != 0) mine = at;
+    }
+    return mine;
+  }
+
+  // Best keys first, the key at which the sum of measure(i, key) first exceeds `goal`, and the sum before it: 11, 11 and 10 bits at a time,
+  // without a sort. Ids for which measure is 0 do not count.
+  template <class Measure>
+  __device__ std::uint32_t select_key(const Measure& measure, mass goal, mass& before) {
+    constexpr std::int32_t share = bins / ranks;
+    std::uint32_t key = 0;
+    before = 0;
+    for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {
+      const int width = shift == 0 ? 10 : 11, above = shift + width;
+      const std::int32_t last = (1 << width) - 1;
+      for (int i = threadIdx.x; i < bins; i += threads) shared_.histogram[i] = 0;
+      __syncthreads();
+      for (std::int32_t i = threadIdx.x; i < count_; i += threads) {
+        const std::uint32_t k = key_of(logits_[i]);
+        if (above < 32 && (k >> above) != (key >> above)) continue;
+        const mass m = measure(i, k);
+        if (m != 0) atomicAdd(&shared_.histogram[k >> shift & static_cast<std::uint32_t>(last)], m);
+      }
+      sync();
+      if (threadIdx.x < share) {
+        const std::int32_t bin = last - (rank_ * share + static_cast<std::int32_t>(threadIdx.x));
+        mass sum = 0;
+        for (int i = 0; i < ranks && bin >= 0; ++i) sum += cluster_.map_shared_rank(shared_.histogram, i)[bin];
+        shared_.merged[threadIdx.x] = sum;
+      }
+      __syncthreads();
+      const mass left = goal - before;
+      const crossing at = walk(
+          share, share, [&](std::int32_t i) { return shared_.merged[i]; }, [left](mass) { return left; });
+      key |= static_cast<std::uint32_t>(last - at.index) << shift;
+      before += at.before;
+    }
+    return key;
+  }
+
+  // The `k` best ids.
+  __device__ cut best(std::int32_t k) {
+    mass before = 0;
+    cut out;
+    out.key = select_key([](std::int32_t, std::uint32_t) -> mass { return 1; }, static_cast<mass>(k) - 1, before);
+    const auto equal = [&](std::int32_t i) -> mass { return key_of(logits_[i]) == out.key ? 1 : 0; };
+    const mass left = static_cast<mass>(k) - before - 1;
+    out.last_id = walk(count_, slice_, equal, [left](mass) { return left; }).index;
+    return out;
+  }
+
+  // Some of the best ids, at least the `k` best ones (k <= most_candidates, k <= vocab), best first in the first block's shared().sorted;
+  // how many.
+  __device__ std::int32_t collect_best(std::int32_t k) {
+    std::int32_t n = most_candidates + 1;
+    if (k <= groups * 3 / 4) { // not more than k groups hold the k best: the k-th largest of the groups' tops is not above the k-th best
+      const float bound = kth_group_top(k);
+      n = collect([&](std::int32_t i) { return logits_[i] >= bound; });
+    }
+    if (n <= most_candidates) return n;
+    const cut kept = best(k);
+    return collect([&](std::int32_t i) { return kept.keeps(key_of(logits_[i]), first_ + i); });
+  }
+
+ private:
+  // Every block's value, by rank; it is the same in all threads of a block. At most 16 bytes.
+  template <class V>
+  __device__ void exchange(const V& mine, V (&all)[ranks]) {
+    static_assert(sizeof(V) <= 16);
+    std::byte(*const place)[16] = shared_.exchanged[turn_];
+    if (threadIdx.x < ranks) *reinterpret_cast<V*>(cluster_.map_shared_rank(place[rank_], threadIdx.x)) = mine;
+    sync();
+    for (int i = 0; i < ranks; ++i) all[i] = *reinterpret_cast<const V*>(place[i]);
+    turn_ ^= 1; // the next exchange is over only when all blocks have read this one
+  }
+
+  // One warp alone: where the sum passes the goal within begin .. end - 1. Each lane sums a stretch of neighbours, starting elsewhere in it
+  // than the other lanes do, so that they read from different banks.
+  template <class Measure>
+  __device__ void find_in_warp(std::int32_t begin, std::int32_t end, const Measure& measure, mass goal, mass reached) {
+    const std::int32_t lane = threadIdx.x % 32, stretch = (end - begin + 31) / 32;
+    mass sum = 0;
+    for (std::int32_t k = 0; k < stretch; ++k) {
+      const std::int32_t i = begin + lane * stretch + (k + lane) % stretch;
+      if (i < end) sum += measure(i);
+    }
+    const mass upto = warp_scan(sum);
+    const int crossed = __ffs(static_cast<int>(__ballot_sync(everyone, reached + upto > goal))) - 1;
+    reached += __shfl_sync(everyone, upto - sum, crossed);
+    begin += crossed * stretch;
+    end = min(end, begin + stretch);
+    for (std::int32_t start = begin; start < end; start += 32) {
+      const mass own = start + lane < end ? measure(start + lane) : 0, so_far = warp_scan(own);
+      const unsigned over = __ballot_sync(everyone, reached + so_far > goal);
+      if (over != 0) {
+        if (lane == __ffs(static_cast<int>(over)) - 1) shared_.found = start + lane, shared_.before = reached + so_far - own;
+        return;
+      }
+      reached += __shfl_sync(everyone, so_far, 31);
+    }
+  }
+
+  __device__ float kth_group_top(std::int32_t k) {
+    float top = -INFINITY;
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) top = fmaxf(top, logits_[i]);
+    for (int distance = 8; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(everyone, top, distance));
+    if (threadIdx.x % 16 < ranks) // a lane a block
+      cluster_.map_shared_rank(shared_.group_tops, threadIdx.x % 16)[rank_ * (groups / ranks) + threadIdx.x / 16] = top;
+    sync();
+    if (threadIdx.x < groups) {
+      const candidate mine{shared_.group_tops[threadIdx.x], static_cast<token_id>(threadIdx.x)};
+      std::int32_t better = 0;
+#pragma unroll 8
+      for (std::int32_t i = 0; i < groups; ++i) better += candidate{shared_.group_tops[i], i}.is_better(mine) ? 1 : 0;
+      if (better == k - 1) shared_.bound = mine.logit;
+    }
+    __syncthreads();
+    return shared_.bound;
+  }
+
+  // Brings the ids for which keep(i) to the first block and sorts them there; how many there are, when more than most_candidates no more.
+  template <class Keep>
+  __device__ std::int32_t collect(const Keep& keep) {
+    if (threadIdx.x == 0) shared_.count = 0;
+    __syncthreads();
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) {
+      if (!keep(i)) continue;
+      const std::int32_t at = atomicAdd(&shared_.count, 1);
+      if (at < most_candidates) shared_.own[at] = {logits_[i], first_ + i};
+    }
+    __syncthreads();
+    std::int32_t counts[ranks], n = 0;
+    exchange(shared_.count, counts);
+    for (const std::int32_t c : counts) n += c;
+    if (n > most_candidates || rank_ != 0) return n;
+    for (std::int32_t r = 0, start = 0; r < ranks; start += counts[r], ++r) {
+      if (static_cast<std::int32_t>(threadIdx.x) < counts[r])
+        shared_.all[start + threadIdx.x] = cluster_.map_shared_rank(shared_.own, r)[threadIdx.x];
+    }
+    __syncthreads();
+    if (static_cast<std::int32_t>(threadIdx.x) < n) {
+      const candidate mine = shared_.all[threadIdx.x];
+      std::int32_t better = 0;
+      for (std::int32_t i = 0; i < n; ++i) better += shared_.all[i].is_better(mine) ? 1 : 0;
+      shared_.sorted[better] = mine;
+    }
+    __syncthreads();
+    return n;
+  }
+
+  float* logits_;
+  shared_state& shared_;
+  std::int32_t vocab_, slice_;
+  cooperative_groups::cluster_group cluster_;
+  std::int32_t rank_, first_, count_;
+  int turn_ = 0;
+};
+
+} // namespace troupe::gpu::sampling
