@@ -9,6 +9,7 @@
 #include "actors/protocol.hpp"
 #include "core/service.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/timeline.hpp"
 #include "tokenizer/detokenizer.hpp"
 
 namespace troupe::actors {
@@ -53,6 +54,7 @@ class request_output {
   std::vector<sequence_id> open_sequences() const;
   usage_report usage() const;
   telemetry::request_times times(std::uint64_t now_ns) const;
+  telemetry::request_moments moments() const { return {open_.arrival_ns, scheduled_ns_, first_token_ns_}; }
   telemetry::outcome outcome() const;
 
  private:

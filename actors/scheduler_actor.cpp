@@ -58,8 +58,13 @@ void pump(self_pointer self) {
     auto plan = s.core->schedule(now);
     if (!plan) break;
     if (s.sent.empty()) s.last_news_ns = now;
-    scheduler_actor_state::sent_plan record{now, static_cast<std::int64_t>(plan->items.size()), 0};
+    scheduler_actor_state::sent_plan record{now, static_cast<std::int64_t>(plan->items.size()), 0, {}};
     for (const work_item& item : plan->items) record.tokens += item.token_count;
+    if (s.shared->parts.timeline) {
+      record.traced.epoch = plan->epoch;
+      record.traced.step = plan->step;
+      telemetry::count_items(*plan, record.traced);
+    }
     s.sent.push_back(record);
     self->send(s.device, std::move(*plan));
   }
@@ -94,6 +99,7 @@ void forget_device(self_pointer self, loss_cause cause) {
   s.sent.clear();
   const std::uint64_t now = now_ns();
   send_updates(self, s.core->device_lost(now, cause), now);
+  if (auto& timeline = s.shared->parts.timeline) timeline->mark("device lost", now);
   report_stats(s);
 }
 
@@ -114,6 +120,11 @@ void absorb(self_pointer self, const step_result& result) {
   if (s.sent.empty() || s.core->stats().plans_in_flight == before) return give_device_up(self, "the device answered out of turn");
   const auto plan = s.sent.front();
   s.sent.pop_front();
+  if (auto& timeline = s.shared->parts.timeline) {
+    auto traced = plan.traced;
+    traced.result_ns = now;
+    timeline->step(traced, result.times);
+  }
   s.shared->parts.metrics->step(now - std::max(plan.sent_ns, s.last_news_ns), plan.sequences, plan.tokens);
   for (const sequence_update& update : updates) { // a result fails a sequence only for logits that are not finite
     if (update.finish == finish_reason::failed) s.shared->parts.metrics->numeric_fault();

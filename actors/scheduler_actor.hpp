@@ -21,6 +21,7 @@ struct scheduler_actor_state {
     std::uint64_t sent_ns = 0;
     std::int64_t sequences = 0;
     std::int64_t tokens = 0;
+    telemetry::step_record traced; // filled while something is traced
   };
 
   shared_state shared;

@@ -12,6 +12,7 @@
 #include "core/service.hpp"
 #include "core/step.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/timeline.hpp"
 #include "tokenizer/chat_template.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -42,6 +43,7 @@ struct serving_parts {
   std::string bos_token, eos_token;               // template variables
   executor_factory make_executor;                 // called on the device's own thread
   std::shared_ptr<telemetry::metrics> metrics;
+  std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
 };
 
 class serving : public request_handler {

@@ -61,6 +61,11 @@ gpu_executor_options gpu_options(std::int32_t device, const engine_options& o, s
   g.loader_threads = o.threads;
   g.tuning_cache = tuning_cache();
   g.log = [](const std::string& line) { spdlog::info("{}", line); };
+  g.fused = o.gpu.fused;
+  g.graphs = o.gpu.graphs;
+  g.overlapping_launches = o.gpu.overlapping_launches;
+  g.asynchronous_copies = o.gpu.asynchronous_copies;
+  g.kernel_times = o.kernel_times;
   return o.reference ? reference(std::move(g)) : g;
 }
 
@@ -71,7 +76,8 @@ device_choice choose_device(const engine_options& o, const model_config& config)
   const std::optional<std::string> hindrance = gpu_hindrance(device, config);
   if (hindrance && asked) throw load_error("--device " + o.device + ": " + *hindrance);
   if (hindrance) return the_cpu(o, *hindrance);
-  return {device, "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
+  return {device,
+          "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
 }
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const model_config& config,

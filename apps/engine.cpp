@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "apps/device_choice.hpp"
+#include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
 
 namespace troupe::apps {
@@ -48,6 +49,11 @@ void check(const engine_options& o) {
   if (o.max_num_batched_tokens_given) check_batch(o);
 }
 
+bool lacks_text(const checkpoint& source) {
+  const auto has = [&](const char* file) { return std::filesystem::exists(source.path() / file); };
+  return source.tensors().empty() && !has("tokenizer.json") && !has("tokenizer.model");
+}
+
 // A context that the KV pool cuts short is worth a word: the flag helps, and clients will see the smaller limit.
 void warn_of_small_pool(const engine_options& o, const checkpoint& source, const served_model& served) {
   const std::int32_t wanted = o.max_model_len.value_or(source.config().max_position);
@@ -59,6 +65,29 @@ void warn_of_small_pool(const engine_options& o, const checkpoint& source, const
 
 } // namespace
 
+device_types types_on_device(const engine_options& options, const checkpoint& source) {
+  dtype stored = parse_type(options.dummy_type);
+  if (options.load_format != "dummy") {
+    const auto is_query = [](const stored_tensor& t) { // of the first layer, in either format
+      return t.name == "model.layers.0.self_attn.q_proj.weight" || t.name == "blk.0.attn_q.weight";
+    };
+    const auto query = std::find_if(source.tensors().begin(), source.tensors().end(), is_query);
+    stored = query != source.tensors().end() && query->type ? *query->type : dtype::bf16;
+  }
+  device_types types;
+  if (choose_device(options, source.config()).gpu) { // one type for all that it holds
+    const std::string& asked = options.dtype != "auto" ? options.dtype : options.kv_cache_dtype;
+    const bool dummy = options.load_format == "dummy"; // made on the device, as bf16 unless asked otherwise
+    types.kv = asked != "auto" ? parse_type(asked) : stored == dtype::f16 && !dummy ? dtype::f16 : dtype::bf16;
+    types.weights = types.kv;
+    return types;
+  }
+  if (options.load_format == "dummy") types.weights = stored;
+  types.kv = stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16;
+  if (options.kv_cache_dtype != "auto") types.kv = parse_type(options.kv_cache_dtype);
+  return types;
+}
+
 std::shared_ptr<const checkpoint> open_source(const engine_options& options) {
   return options.load_format == "dummy" ? open_checkpoint_without_weights(options.model) : open_checkpoint(options.model);
 }
@@ -67,6 +96,12 @@ text_side load_text_side(const checkpoint& source) {
   const bool gguf = source.format() == checkpoint_format::gguf;
   const std::string name = source.path().string();
   text_side side;
+  if (!gguf && lacks_text(source)) {
+    spdlog::warn("{}: no tokenizer; texts of dummy weights are numbers", name);
+    side.tokens = std::make_shared<const number_tokenizer>(source.config().vocab_size);
+    side.eos_tokens = source.config().eos_tokens;
+    return side;
+  }
   side.tokens = gguf ? tokenizer_from_gguf(source.metadata(), name) : load_tokenizer(source.path());
   if (auto found = gguf ? find_chat_template(source.metadata()) : find_chat_template(source.path())) {
     side.templates = std::make_shared<const chat_template>(found->text, name + ": chat template");
@@ -109,7 +144,8 @@ std::vector<std::string> served_names(const engine_options& options) {
   return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
 }
 
-std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics) {
+std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
+                                              std::shared_ptr<telemetry::timeline> timeline) {
   check(options);
   auto source = open_source(options);
   text_side text = load_text_side(*source);
@@ -138,6 +174,7 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   parts.bos_token = std::move(text.bos_token);
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
+  parts.timeline = std::move(timeline);
   auto engine = actors::serving::start(std::move(serving), std::move(parts));
   warn_of_small_pool(options, *source, engine->model());
   return engine;

@@ -28,6 +28,8 @@ void add_device_flags(CLI::App& command, engine_options& o) {
   command.add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory that may be in use, all in all")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  command.add_flag("--kernel-times", o.kernel_times,
+                   "for --trace: the GPU times each group of kernels (launches of steps without a graph no longer overlap)");
   command.add_flag("--reference", o.reference, "the GPU's plain path: unfused, synchronous, without graphs");
 }
 
@@ -100,6 +102,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.max_num_seqs_given) add("--max-num-seqs", o.max_num_seqs);
   if (o.max_num_batched_tokens_given) add("--max-num-batched-tokens", o.max_num_batched_tokens);
   if (o.kv_cache_memory_given) args.insert(args.end(), {"--kv-cache-memory", o.kv_cache_memory});
+  if (o.kernel_times) args.push_back("--kernel-times");
   if (o.reference) args.push_back("--reference");
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);

@@ -15,6 +15,16 @@ class App;
 
 namespace troupe::apps {
 
+// What a GPU device can do without, for comparison (models/gpu_executor.hpp). A CPU device has none of it.
+struct gpu_switches {
+  bool fused = true;
+  bool graphs = true;
+  bool overlapping_launches = true;
+  bool asynchronous_copies = true;
+
+  friend bool operator==(const gpu_switches&, const gpu_switches&) = default;
+};
+
 struct engine_options {
   std::filesystem::path model;               // a Hugging Face folder or a .gguf file
   std::string load_format = "auto";          // auto | dummy
@@ -35,6 +45,8 @@ struct engine_options {
   std::optional<std::int32_t> num_kv_blocks; // instead of kv_cache_memory
   std::string kv_cache_dtype = "auto";       // auto | f32 | f16 | bf16
   std::int32_t threads = 0;                  // 0: one per core
+  gpu_switches gpu;                          // set by the benches alone
+  bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
   std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
   bool prefix_caching = true;

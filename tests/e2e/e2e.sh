@@ -21,6 +21,8 @@ case $2 in
   soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 ;;
   run) [ -n "$("$troupe" run "$model" "What is the capital of France? Answer in one sentence." --max-tokens 16 | grep Paris)" ] ;;
   simulate) python3 simulate.py "$troupe" "$model" ;;
+  trace) python3 trace.py "$troupe" "$model" ;;
+  benches) python3 benches.py "$troupe" ;;
   inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;
   *) echo "no test named $2" >&2; exit 2 ;;
 esac
