@@ -80,6 +80,27 @@ struct cut {
 };
 
 class row {
+  // What every block passed, by rank, until the next but one exchange.
+  template <class V>
+  class exchanged {
+   public:
+    __device__ explicit exchanged(const std::byte (*places)[16]) : places_(places) {}
+    __device__ const V& operator[](int rank) const { return *reinterpret_cast<const V*>(places_[rank]); }
+
+   private:
+    const std::byte (*places_)[16];
+  };
+  // `mine` is the same in all threads of a block; at most 16 bytes.
+  template <class V>
+  __device__ exchanged<V> exchange(const V& mine) {
+    static_assert(sizeof(V) <= 16);
+    std::byte(*const places)[16] = shared_.exchanged[turn_];
+    if (threadIdx.x < ranks) *reinterpret_cast<V*>(cluster_.map_shared_rank(places[rank_], threadIdx.x)) = mine;
+    sync();
+    turn_ ^= 1; // the next exchange is over only when all blocks have read this one
+    return exchanged<V>(places);
+  }
+
  public:
   __device__ row(float* logits, shared_state& shared, std::int32_t vocab, std::int32_t slice)
       : logits_(logits),
@@ -102,9 +123,7 @@ class row {
   // The first block's value.
   template <class V>
   __device__ V from_first(const V& mine) {
-    V all[ranks];
-    exchange(mine, all);
-    return all[0];
+    return exchange(mine)[0];
   }
 
   // Fills the slice from `from`, the whole row. Barrier: the next function's.
@@ -142,11 +161,11 @@ class row {
     struct verdict {
       candidate top;
       std::int32_t bad;
-    } all[ranks];
-    exchange(verdict{top, bad}, all);
-    for (const verdict& v : all) {
-      bad |= v.bad;
-      if (v.top.is_better(top)) top = v.top;
+    };
+    const exchanged<verdict> all = exchange(verdict{top, bad});
+    for (int i = 0; i < ranks; ++i) {
+      bad |= all[i].bad;
+      if (all[i].top.is_better(top)) top = all[i].top;
     }
     return bad == 0 && top.logit > -INFINITY;
   }
@@ -154,16 +173,16 @@ class row {
   // Sum of measure(i) over all ids; f64 or mass.
   template <class V, class Measure>
   __device__ V total(V (&scratch)[warps], const Measure& measure) {
-    V sum = 0, all[ranks];
+    V sum = 0;
     for (std::int32_t i = threadIdx.x; i < count_; i += threads) sum += measure(i);
     sum = warp_total(sum);
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
     for (int i = 0; i < warps; ++i) sum += scratch[i];
-    exchange(sum, all);
+    const exchanged<V> all = exchange(sum);
     sum = 0;
-    for (const V& part : all) sum += part;
+    for (int i = 0; i < ranks; ++i) sum += all[i];
     return sum;
   }
 
@@ -172,28 +191,28 @@ class row {
   __device__ crossing walk(std::int32_t count, std::int32_t step, const Measure& measure, const Goal& goal_of) {
     const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const std::int32_t chunk = (count + warps - 1) / warps, begin = min(count, warp * chunk), end = min(count, begin + chunk);
-    mass sum = 0, total = 0, of_block = 0, reached = 0, all[ranks];
+    mass sum = 0, total = 0, of_block = 0, reached = 0;
     for (std::int32_t i = begin + lane; i < end; i += 32) sum += measure(i);
     sum = warp_total(sum);
     if (lane == 0) shared_.sums[warp] = sum;
     __syncthreads();
     for (int i = 0; i < warps; ++i) of_block += shared_.sums[i];
-    exchange(of_block, all);
+    const exchanged<mass> all = exchange(of_block);
     for (int i = 0; i < ranks; ++i) {
       total += all[i];
       if (i < rank_) reached += all[i];
     }
     const mass goal = goal_of(total);
-    crossing found[ranks], mine;
+    crossing mine;
     if (reached <= goal && goal < reached + of_block) { // the whole block
       for (int i = 0; i < warp; ++i) reached += shared_.sums[i];
       if (reached <= goal && goal < reached + sum) find_in_warp(begin, end, measure, goal, reached);
       __syncthreads();
       mine = {rank_ * step + shared_.found, 1, shared_.before};
     }
-    exchange(mine, found);
-    for (const crossing& at : found) {
-      if (at.is_here != 0) mine = at;
+    const exchanged<crossing> found = exchange(mine);
+    for (int i = 0; i < ranks; ++i) {
+      if (found[i].is_here != 0) mine = found[i];
     }
     return mine;
   }
@@ -258,17 +277,6 @@ class row {
   }
 
  private:
-  // Every block's value, by rank; it is the same in all threads of a block. At most 16 bytes.
-  template <class V>
-  __device__ void exchange(const V& mine, V (&all)[ranks]) {
-    static_assert(sizeof(V) <= 16);
-    std::byte(*const place)[16] = shared_.exchanged[turn_];
-    if (threadIdx.x < ranks) *reinterpret_cast<V*>(cluster_.map_shared_rank(place[rank_], threadIdx.x)) = mine;
-    sync();
-    for (int i = 0; i < ranks; ++i) all[i] = *reinterpret_cast<const V*>(place[i]);
-    turn_ ^= 1; // the next exchange is over only when all blocks have read this one
-  }
-
   // One warp alone: where the sum passes the goal within begin .. end - 1. Each lane sums a stretch of neighbours, starting elsewhere in it
   // than the other lanes do, so that they read from different banks.
   template <class Measure>
@@ -324,9 +332,9 @@ class row {
       if (at < most_candidates) shared_.own[at] = {logits_[i], first_ + i};
     }
     __syncthreads();
-    std::int32_t counts[ranks], n = 0;
-    exchange(shared_.count, counts);
-    for (const std::int32_t c : counts) n += c;
+    const exchanged<std::int32_t> counts = exchange(shared_.count);
+    std::int32_t n = 0;
+    for (int i = 0; i < ranks; ++i) n += counts[i];
     if (n > most_candidates || rank_ != 0) return n;
     for (std::int32_t r = 0, start = 0; r < ranks; start += counts[r], ++r) {
       if (static_cast<std::int32_t>(threadIdx.x) < counts[r])
