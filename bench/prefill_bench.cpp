@@ -122,7 +122,8 @@ class layer_load {
         product_(b.memory(), {}, [](const std::string& line) { std::puts(line.c_str()); }) {
     const std::size_t count = static_cast<std::size_t>(rows) * 2;
     weights_ = b.random(layer_size * kept_layers * 2), norm_ = b.random(hidden * 2);
-    hidden_ = b.random(count * hidden), normed_ = b.random(count * hidden), qkv_ = b.random(count * qkv_width);
+    hidden_ = b.random(count * hidden), between_ = b.random(count * hidden), normed_ = b.random(count * hidden),
+    qkv_ = b.random(count * qkv_width);
     attended_ = b.random(count * hidden), gate_up_ = b.random(count * 2 * inner), inner_ = b.random(count * inner);
     table_ = b.random(static_cast<std::size_t>(rows) * head_dim * 4);
     std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
@@ -148,10 +149,11 @@ class layer_load {
     };
     a.rows = rows_;
     if (which == 0) set(0, qkv_width, normed_, hidden, qkv_);
-    if (which == 1) set(qkv_size, hidden, attended_, hidden, hidden_);
+    if (which == 1) set(qkv_size, hidden, attended_, hidden, between_);
     if (which == 2) set(qkv_size + o_size, 2 * inner, normed_, hidden, gate_up_);
     if (which == 3) set(qkv_size + o_size + gate_up_size, hidden, inner_, inner, hidden_);
-    if (which % 2 == 1) a.residual = a.y;
+    if (which == 1) a.residual = hidden_.data();
+    if (which == 3) a.residual = between_.data();
     return a;
   }
   double matmul_operations(int which) const {
@@ -159,9 +161,9 @@ class layer_load {
     return 2.0 * rows_ * static_cast<double>(a.out_rows) * static_cast<double>(a.columns);
   }
   void matmul(int which, int layer) { product_.run(b_.on().handle(), matmul_args(which, layer)); }
-  void norm() {
+  void norm(const buffer& x) {
     gpu::norm_args a;
-    a.x = hidden_.data();
+    a.x = x.data();
     a.y = normed_.data();
     a.stride = a.columns = hidden;
     a.rows = rows_;
@@ -169,6 +171,7 @@ class layer_load {
     a.epsilon = 1e-5F;
     gpu::rms_norm(b_.on().handle(), a);
   }
+  void norm_first() { norm(hidden_); }
   void rope() {
     gpu::rope_kv_args a;
     a.qkv = qkv_.data();
@@ -185,12 +188,12 @@ class layer_load {
   void attend() { attention_.run(b_.on(), qkv_.data(), qkv_width, attended_.data()); }
   void swiglu() { gpu::swiglu(b_.on().handle(), {dtype::bf16, gate_up_.data(), 2 * inner, inner_.data(), inner, rows_, inner, false}); }
   void layer(int l) {
-    norm();
+    norm(hidden_);
     matmul(0, l);
     rope();
     attend();
     matmul(1, l);
-    norm();
+    norm(between_);
     matmul(2, l);
     swiglu();
     matmul(3, l);
@@ -202,7 +205,7 @@ class layer_load {
   std::int32_t rows_;
   attention_load attention_;
   gpu::matmul product_;
-  buffer weights_, norm_, hidden_, normed_, qkv_, attended_, gate_up_, inner_, table_, positions_, sequences_;
+  buffer weights_, norm_, hidden_, between_, normed_, qkv_, attended_, gate_up_, inner_, table_, positions_, sequences_;
 };
 
 void time_layer(bench& b, std::int32_t rows, const gpu::ceilings& best) {
@@ -223,7 +226,7 @@ void time_layer(bench& b, std::int32_t rows, const gpu::ceilings& best) {
   for (const int which : {0, 1, 2, 3})
     arithmetic(layer_load::names[which], load.matmul_operations(which), [&] { load.matmul(which, turn++); });
   arithmetic("attention", load.attention_operations(), [&] { load.attend(); });
-  traffic("norm", 2 * hidden, 2, [&] { load.norm(); });
+  traffic("norm", 2 * hidden, 2, [&] { load.norm_first(); });
   traffic("rope, KV write", 2 * qkv_width, 1, [&] { load.rope(); });
   traffic("swiglu", 3 * inner, 1, [&] { load.swiglu(); });
   std::printf("  sum %.3f ms, %.2f of the peak\n", sum * 1e3, operations / sum / best.matmul_rate);

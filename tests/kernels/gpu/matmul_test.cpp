@@ -58,7 +58,8 @@ class gpu_matmul_test : public test::gpu_op_test {
   }
 
   // Every element, and that nothing else was written.
-  void expect_right(const problem& p, const std::vector<float>& out, bool bias, bool residual, double rounding) {
+  void expect_right(const problem& p, const std::vector<float>& out, bool bias, bool residual, double rounding,
+                    double rounding_before = 0) {
     for (std::int64_t r = 0; r < p.s.rows; ++r) {
       for (std::int64_t o = 0; o < p.y_stride; ++o) {
         const float got = out[static_cast<std::size_t>(r * p.y_stride + o)];
@@ -73,8 +74,10 @@ class gpu_matmul_test : public test::gpu_op_test {
           right += term, size += std::abs(term);
         }
         if (bias) right += static_cast<double>(p.bias[static_cast<std::size_t>(o)]);
+        const double product = right;
         if (residual) right += static_cast<double>(p.residual[static_cast<std::size_t>(r * p.y_stride + o)]);
-        ASSERT_NEAR(static_cast<double>(got), right, rounding * std::abs(right) + 2e-6 * size + 1e-6) << "row " << r << ", column " << o;
+        ASSERT_NEAR(static_cast<double>(got), right, rounding * std::abs(right) + rounding_before * std::abs(product) + 2e-6 * size + 1e-6)
+            << "row " << r << ", column " << o;
       }
     }
   }
@@ -101,7 +104,8 @@ TEST_F(gpu_matmul_test, equals_the_reference_with_bias_residual_and_in_place) {
           gpu::matmul_args args = args_of(p, bias, residual == 1);
           if (residual == 2) args.residual = p.y.data();
           product.run(stream(), args);
-          expect_right(p, widen(type, download<std::uint16_t>(p.y)), bias, residual != 0, test::unit(type) / 2);
+          expect_right(p, widen(type, download<std::uint16_t>(p.y)), bias, residual != 0, test::unit(type) / 2,
+                       residual == 2 ? test::unit(type) / 2 : 0);
         }
       }
     }
