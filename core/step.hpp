@@ -44,7 +44,7 @@ struct block_copy {
 };
 
 enum class work_kind : std::uint8_t {
-  prefill, // token_count tokens come with the plan
+  prefill, // token_count tokens come with the plan; without penalties it may start before where the slot stands, and the rows from there on go
   decode,  // one token: the one this slot sampled last; it is not in the plan
   // The slot's last sample, then token_count - 1 drafts that come with the plan. Every row draws; the draws count up to the first that is
   // not the draft behind it, which is itself one of them. Rows of drafts that were not drawn are as if never computed.
@@ -59,7 +59,8 @@ struct work_item {
   std::int32_t token_count = 0;
   bool sample = false;                         // draw a token from the last row (decode: always true)
   std::optional<std::int32_t> prompt_logprobs; // prefill: score each next prompt token, with this many best ones
-  std::int32_t propose = 0;                    // sample: drafts wanted behind the last drawn token, of a device that has a draft model
+  // sample: drafts wanted behind the last drawn token, of a device that has a draft model. The slot has the blocks for propose rows more.
+  std::int32_t propose = 0;
 
   friend bool operator==(const work_item&, const work_item&) = default;
 };
@@ -99,7 +100,7 @@ struct slot_output {
   std::vector<token_scores> scores;        // one per token when top_logprobs is set
   std::vector<token_scores> prompt_scores; // rows of a prefill item that asked for them
   bool numeric_fault = false;              // the logits held a NaN or nothing finite: no token, the sequence must end
-  std::vector<token_id> proposals;         // at most as many as the item asked for: guesses of what follows `tokens`
+  std::vector<token_id> proposals{};       // at most as many as the item asked for: guesses of what follows `tokens`
 
   friend bool operator==(const slot_output&, const slot_output&) = default;
 };

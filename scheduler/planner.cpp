@@ -139,7 +139,7 @@ bool planner::any_running(bool (*is)(const sequence_state&)) const {
 }
 
 void planner::add_item(sequence_state& s, work_item item) {
-  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, 0, item.sample});
+  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, 0, item.sample, false});
   budget_ -= item.token_count;
   s.planned += item.token_count;
   if (item.sample) {
@@ -197,13 +197,15 @@ void planner::verify(std::size_t index, sequence_state& s, std::vector<token_id>
   budget_ -= count;
 }
 
-// Drafts for the next step, as many as are likely to be worth it.
+// Drafts for the next step, as many as are likely to be worth it. The draft model's rows take their places in the blocks already.
 void planner::propose(std::size_t index, sequence_state& s) {
   const std::int32_t most = std::min(core_.drafting.max_drafts(), s.outputs_left() - 1);
   if (most < 1) return;
-  plan_.items[index].propose = core_.drafting.run_length(s.drafts, most);
-  if (plan_.items[index].propose == 0) s.drafts.fade();
-  record_.proposes = record_.proposes || plan_.items[index].propose > 0;
+  const std::int32_t wanted = core_.drafting.run_length(s.drafts, most);
+  if (wanted == 0) return s.drafts.fade();
+  plan_.items[index].propose = room_for_drafts(s, wanted);
+  if (plan_.items[index].propose == 0) return;
+  record_.rows[index].proposes = record_.proposes = true;
 }
 
 // How many of `count` drafts behind the last planned row have a block. Drafts take no block that a running sequence may need soon.

@@ -47,7 +47,7 @@ std::vector<block_id> scheduler_core::find_prefix(sequence_state& s) {
 }
 
 void scheduler_core::give_back_drafts(sequence_state& s) {
-  const auto keep = static_cast<std::size_t>(blocks_of(s.planned));
+  const auto keep = static_cast<std::size_t>(blocks_of(s.planned + static_cast<std::int32_t>(s.proposals.size())));
   if (s.blocks.size() <= keep) return;
   cache.give_back({s.blocks.begin() + static_cast<std::ptrdiff_t>(keep), s.blocks.end()});
   s.blocks.resize(keep);

@@ -22,6 +22,7 @@ struct planned_row {
   std::int32_t token_count = 0;
   std::int32_t drafts = 0; // the last rows
   bool sample = false;
+  bool proposes = false; // asks for proposals
 };
 
 struct plan_in_flight {
@@ -58,7 +59,7 @@ struct scheduler_core {
   std::vector<block_id> find_prefix(sequence_state& s);
   // Blocks that are complete by `s.confirmed` enter the index.
   void index_blocks(sequence_state& s);
-  // Gives up the blocks that hold rejected drafts alone. No plan that works on `s` may be out.
+  // Gives up the blocks that neither hold rows nor will hold those of the drafts that were proposed. No plan that works on `s` may be out.
   void give_back_drafts(sequence_state& s);
   // Drafts that `s` should be given, at most, as far as its tokens are known; some may be in flight.
   std::int32_t drafts_for(const sequence_state& s) const;

@@ -118,8 +118,11 @@ class hash_device {
     }
     s.last = out.tokens.back();
     for (std::int32_t p = *s.position; p < end; ++p) cell(s, p) = -2;
-    if (item.kind == work_kind::verify) s.blocks.resize(static_cast<std::size_t>(blocks_for(*s.position, info_.block_size)));
     require(item.propose <= info_.max_proposals, "is to propose more than it can");
+    if (item.propose > 0) cell(s, end + item.propose - 1); // has a block
+    if (item.kind == work_kind::verify || item.propose > 0) {
+      s.blocks.resize(static_cast<std::size_t>(blocks_for(*s.position + item.propose, info_.block_size)));
+    }
     auto guess = prefix_of(s, *s.position);
     guess.push_back(s.last);
     for (std::int32_t i = 0; i < item.propose; ++i) {
