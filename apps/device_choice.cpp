@@ -80,11 +80,14 @@ device_choice choose_device(const engine_options& o, const model_config& config)
           "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
 }
 
-std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const model_config& config,
-                                                    std::int32_t tokenizer_vocab, const std::function<model_weights()>& load) {
+std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab) {
   const gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
-  if (o.load_format == "dummy") return make_gpu_executor_with_dummy_weights(config, options);
-  return make_gpu_executor(load(), options);
+  const bool dummy = o.load_format == "dummy";
+  if (dummy && draft == nullptr) return make_gpu_executor_with_dummy_weights(source.config(), options);
+  const auto load = [&](const checkpoint& from) { return dummy ? make_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
+  if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);
+  return make_gpu_executor(load(source), options);
 }
 
 #else
@@ -96,8 +99,7 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
 
-std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const model_config&, std::int32_t,
-                                                    const std::function<model_weights()>&) {
+std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t) {
   throw std::logic_error("no GPU was chosen");
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,8 +25,9 @@ device_choice choose_device(const engine_options& options, const model_config& c
 // What the flags say of an executor on GPU `device`. Throws load_error where they contradict each other.
 gpu_executor_options gpu_options(std::int32_t device, const engine_options& options, std::int32_t tokenizer_vocab);
 
-// The executor of a GPU. `load` gives the weights of a checkpoint; it is not called for dummy weights, which are made on the device.
-std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const model_config& config,
-                                                    std::int32_t tokenizer_vocab, const std::function<model_weights()>& load);
+// The executor of a GPU, with a draft model beside it unless that is null. Dummy weights are made on the device, but for a draft model's
+// company, whose are made on the host.
+std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const checkpoint& source,
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab);
 
 } // namespace troupe::apps

@@ -170,10 +170,7 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
   return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, shared] {
     const device_choice device = choose_device(options, source->config());
     spdlog::info("{}", device.reason);
-    if (device.gpu) {
-      if (draft) throw load_error("--speculative-method draft: a draft model runs on the CPU alone so far; ngram works on a GPU");
-      return make_executor_on_gpu(*device.gpu, options, source->config(), tokenizer_vocab, [&] { return source->load(); });
-    }
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, *source, draft.get(), tokenizer_vocab);
     check_batch(options);
     std::lock_guard lock(shared->guard);
     if (!shared->target) shared->target = load_weights(options, *source);

@@ -41,6 +41,8 @@ class drafting_executor final : public step_executor {
     info_.max_proposals = kMostProposals;
   }
 
+  ~drafting_executor() override { target_.reset(); } // what it still delivers needs the rest
+
   executor_info info() const override { return info_; }
 
   void submit(const step_plan& plan, deliver_fn deliver) override {

@@ -1,5 +1,6 @@
 #include "models/gpu_executor.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include "core/error.hpp"
 #include "device/cpu/host_limits.hpp"
 #include "models/config_fields.hpp"
+#include "models/drafting_executor.hpp"
 #include "models/gpu_runner.hpp"
 #include "models/ordered_worker.hpp"
 #include "models/slot_table.hpp"
@@ -205,6 +207,21 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
   return make(config, dtype::bf16, options, [&](dtype type, std::byte* memory, const cuda::stream& on) {
     return make_dummy_gpu_weights(config, type, memory, on, 1);
   });
+}
+
+std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
+                                                          const gpu_executor_options& options) {
+  if (target.layers.empty() || draft.layers.empty()) throw load_error("the weights hold no layer");
+  gpu_executor_options its = options, drafts = options;
+  drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
+  cuda::use_device(options.device);
+  if (!options.num_blocks) {
+    its.num_blocks = shared_blocks({target.config, target.layers.front().query.type, its},
+                                   {draft.config, draft.layers.front().query.type, drafts}, cuda::device_memory());
+  }
+  drafts.num_blocks = its.num_blocks;
+  auto executor = make_gpu_executor(target, its);
+  return make_drafting_executor(std::move(executor), make_gpu_executor(draft, drafts));
 }
 
 std::int32_t gpu_count() { return cuda::device_count(); }

@@ -60,6 +60,10 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, c
 // other values.
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options);
 
+// A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of both.
+std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
+                                                          const gpu_executor_options& options);
+
 // GPUs that this process can use; 0 where there is no driver.
 std::int32_t gpu_count();
 // For a log line: name and compute capability.

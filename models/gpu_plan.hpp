@@ -26,6 +26,14 @@ struct gpu_plan {
 // more than the device has.
 gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& options, cuda::memory_state device);
 
+struct planned_model {
+  const model_config& config;
+  dtype stored;
+  gpu_executor_options options;
+};
+// KV blocks for two models whose sequences hold blocks of the same numbers, by the first one's options. Throws load_error, with the numbers.
+std::int32_t shared_blocks(planned_model first, planned_model second, cuda::memory_state device);
+
 // Device bytes of the slots' state, of `slots` slots and the one for padding.
 std::size_t slot_state_bytes(const gpu_plan& plan);
 // Bytes of one upload and of one download.

@@ -165,6 +165,31 @@ TEST_F(gpu_executor_test, verified_drafts_count_up_to_the_first_wrong_one) {
   }
 }
 
+TEST_F(gpu_executor_test, a_draft_model_beside_the_target_proposes_what_the_target_draws_when_both_are_the_same) {
+  gpu_executor_options options = test::small_gpu_options();
+  options.num_blocks.reset();
+  options.kv_bytes = std::size_t{8} << 20;
+  const auto executor = make_drafting_gpu_executor(*weights_, *weights_, options);
+  EXPECT_GE(executor->info().max_proposals, 3);
+  const sampling_params params = spread();
+  const tokens prompt = random_tokens(33, 9);
+  const auto plain = make();
+  plan_writer single(*plain);
+  const tokens right = test::generate(single, 0, prompt, params, 8);
+  plan_writer writer(*executor);
+  writer.open(0, 33, params, 64);
+  writer.prefill(0, 0, prompt, true);
+  writer.plan.items.back().propose = 3;
+  slot_output output = writer.run()[0];
+  EXPECT_EQ(output.tokens, part_of(right, 0, 1));
+  EXPECT_EQ(output.proposals, part_of(right, 1, 4));
+  writer.verify(0, 33, output.proposals);
+  writer.plan.items.back().propose = 2;
+  output = writer.run()[0];
+  EXPECT_EQ(output.tokens, part_of(right, 1, 5));
+  EXPECT_EQ(output.proposals, part_of(right, 5, 7));
+}
+
 TEST_F(gpu_executor_test, biases_suppression_and_penalties_are_applied) {
   const auto executor = make();
   plan_writer writer(*executor);
