@@ -43,8 +43,9 @@ void print(const layer_comparison& found, double unit, const std::vector<token_i
     return;
   }
   const layer_parting& first = *found.first_parted;
-  std::printf("the two part first behind layer %d at token %d (id %d): %.5f of the hidden state's length, rounding explains %.5f\n", first.layer,
-              first.token, tokens[static_cast<std::size_t>(first.token)], first.distance, rounding_tolerance(first.layer, unit));
+  std::printf("the two part first behind layer %d at token %d (id %d): %.5f of the hidden state's length, rounding explains %.5f\n",
+              first.layer, first.token, tokens[static_cast<std::size_t>(first.token)], first.distance,
+              rounding_tolerance(first.layer, unit));
 }
 
 } // namespace

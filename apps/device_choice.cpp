@@ -99,7 +99,8 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
 
-std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t) {
+std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*,
+                                                    std::int32_t) {
   throw std::logic_error("no GPU was chosen");
 }
 

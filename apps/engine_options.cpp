@@ -13,8 +13,8 @@ namespace {
 
 std::string bad_device(const std::string& text) {
   const bool named = text == "auto" || text == "cpu" || text == "cuda";
-  const bool numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
-                        text.find_first_not_of("0123456789", 5) == std::string::npos;
+  const bool numbered =
+      text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 && text.find_first_not_of("0123456789", 5) == std::string::npos;
   return named || numbered ? std::string() : "auto, cpu, cuda or cuda:N, not " + text;
 }
 
@@ -47,8 +47,7 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once (default: 64 on the CPU, 128 on a GPU)")
       ->check(CLI::Range(1, 65536))
       ->each([&o](const std::string&) { o.max_num_seqs_given = true; });
-  command
-      .add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step (default: 512 on the CPU, 2048 on a GPU)")
+  command.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step (default: 512 on the CPU, 2048 on a GPU)")
       ->check(CLI::Range(1, 32768))
       ->each([&o](const std::string&) { o.max_num_batched_tokens_given = true; });
   command.add_option("--block-size", o.block_size, "tokens per KV block")->check(CLI::Range(1, 4096))->capture_default_str();
@@ -63,17 +62,20 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
-  command.add_option("--speculative-method", o.speculative_method,
-                     "who drafts tokens for the model to verify: ngram (what followed the last tokens before), draft (a smaller model) or off")
+  command
+      .add_option("--speculative-method", o.speculative_method,
+                  "who drafts tokens for the model to verify: ngram (what followed the last tokens before), draft (a smaller model) or off")
       ->check(CLI::IsMember({"off", "ngram", "draft"}))
       ->capture_default_str();
-  command.add_option("--speculative-draft-model", o.draft_model, "the draft model: Hugging Face folder or .gguf file with the same vocabulary")
+  command
+      .add_option("--speculative-draft-model", o.draft_model, "the draft model: Hugging Face folder or .gguf file with the same vocabulary")
       ->check(CLI::ExistingPath);
   command.add_option("--num-speculative-tokens", o.num_speculative_tokens, "drafts of a sequence in a step, at most")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command.add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
-                     "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
+  command
+      .add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
+                  "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
       ->check(CLI::PositiveNumber);
   command.add_option("--max-queue", o.max_queue, "sequences that may wait; beyond it clients get 429")->check(CLI::PositiveNumber);
   command.add_option("--max-device-restarts", o.max_device_restarts, "restarts within a minute before the server gives up")

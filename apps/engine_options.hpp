@@ -31,12 +31,12 @@ struct engine_options {
   std::string dummy_type = "bf16";           // stored type of dummy weights
   std::vector<std::string> served_names;     // empty: the folder's or file's name
   std::optional<std::int32_t> max_model_len; // none: the model's own
-  std::string device = "auto";                         // auto | cpu | cuda | cuda:N
-  std::string dtype = "auto";                          // of a GPU's weights, activations and KV cache: auto | bf16 | f16
-  double gpu_memory_utilization = 0.9;                 // share of a GPU's memory
-  bool reference = false;                              // the GPU's plain path
-  std::int32_t max_num_seqs = 64;                      // on a GPU 128, unless given
-  std::int32_t max_num_batched_tokens = 512;           // on a GPU 2048, unless given
+  std::string device = "auto";               // auto | cpu | cuda | cuda:N
+  std::string dtype = "auto";                // of a GPU's weights, activations and KV cache: auto | bf16 | f16
+  double gpu_memory_utilization = 0.9;       // share of a GPU's memory
+  bool reference = false;                    // the GPU's plain path
+  std::int32_t max_num_seqs = 64;            // on a GPU 128, unless given
+  std::int32_t max_num_batched_tokens = 512; // on a GPU 2048, unless given
   bool max_num_seqs_given = false;
   bool max_num_batched_tokens_given = false;
   bool kv_cache_memory_given = false;

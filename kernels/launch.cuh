@@ -29,7 +29,7 @@ struct launch_shape {
 
 template <class... Params, class... Args>
 void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Params...), Args&&... args) {
-  constexpr std::size_t without_asking = 48 * 1024; // of shared memory
+  constexpr std::size_t without_asking = 16 * 1024; // of shared memory, beside a kernel's static 32 KiB
   if (shape.shared_bytes > without_asking) {
     cuda::check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shape.shared_bytes)),

@@ -7,7 +7,7 @@ namespace troupe::gpu {
 namespace {
 
 constexpr const char* op = "plain attention";
-constexpr int threads = 128;    // also the positions of a tile
+constexpr int threads = 128; // also the positions of a tile
 constexpr int max_head_dim = 2 * threads;
 
 template <class Reduce>

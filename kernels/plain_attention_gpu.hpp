@@ -21,7 +21,7 @@ struct plain_attention_args {
   std::int32_t window = 0; // 0: everything
   row_places places;
   const std::int32_t* tables = nullptr; // [rows] or null: row r's table is row tables_r of places.block_tables, not row r
-  kv_layer_view kv;        // bf16 or f16; head_dim at most 256
+  kv_layer_view kv;                     // bf16 or f16; head_dim at most 256
 };
 
 void plain_attention(cuda::stream_handle on, const plain_attention_args& args);

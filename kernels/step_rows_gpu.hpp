@@ -120,9 +120,9 @@ struct copied_block {
 
 // Copies blocks in all layers of a KV cache; no block is in two pairs, unless it is the `from` of both.
 struct copy_blocks_args {
-  std::byte* data = nullptr;    // of the first layer
-  std::size_t layer_bytes = 0;  // from layer to layer
-  std::size_t block_bytes = 0;  // a multiple of 16
+  std::byte* data = nullptr;   // of the first layer
+  std::size_t layer_bytes = 0; // from layer to layer
+  std::size_t block_bytes = 0; // a multiple of 16
   std::int32_t layers = 0;
   const copied_block* pairs = nullptr;
   std::int32_t pair_count = 0;

@@ -64,8 +64,9 @@ class gpu_executor final : public step_executor {
         openings_(static_cast<std::size_t>(info_.max_num_seqs)),
         weights_(*memory_.source, memory_.ledger, plan.weight_bytes, "weights"),
         kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
-        model_(config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
-               options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
+        model_(
+            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
+            options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
     if (options.tune) model_.tune(streams_.compute);
@@ -136,7 +137,7 @@ class gpu_executor final : public step_executor {
   // The GPU's stages are placed backwards from the moment in which the results were there.
   stage_times times_of(const pending_step& pending, std::uint64_t arrived) const {
     const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
-    return {pending.prepare_ns,     compute,        now_ns() - arrived + copy, pending.prepare_at_ns,
+    return {pending.prepare_ns,       compute,        now_ns() - arrived + copy,         pending.prepare_at_ns,
             arrived - copy - compute, arrived - copy, runner_.kernel_times(pending.slot)};
   }
 
@@ -187,9 +188,8 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   }
   cuda::use_device(options.device);
   const gpu_plan plan = plan_gpu(config, stored, options, cuda::device_memory());
-  return std::make_unique<gpu_executor>(config, plan, options, [&](std::byte* memory, const cuda::stream& on) {
-    return make_weights(plan.shape.type, memory, on);
-  });
+  return std::make_unique<gpu_executor>(
+      config, plan, options, [&](std::byte* memory, const cuda::stream& on) { return make_weights(plan.shape.type, memory, on); });
 }
 
 } // namespace
@@ -204,9 +204,8 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, c
 
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options) {
   check_config(config, "dummy weights");
-  return make(config, dtype::bf16, options, [&](dtype type, std::byte* memory, const cuda::stream& on) {
-    return make_dummy_gpu_weights(config, type, memory, on, 1);
-  });
+  return make(config, dtype::bf16, options,
+              [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
 }
 
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
@@ -232,7 +231,8 @@ std::optional<std::string> gpu_hindrance(std::int32_t device, const model_config
   if (count == 0) return "there is no CUDA driver or GPU here";
   if (device < 0 || device >= count) return "there is no GPU " + std::to_string(device) + ", this process can use " + std::to_string(count);
   if (!cuda::is_hopper(device)) {
-    return "GPU " + std::to_string(device) + ", " + gpu_name(device) + ", is not of compute capability 9.0, which the kernels are built for";
+    return "GPU " + std::to_string(device) + ", " + gpu_name(device) +
+           ", is not of compute capability 9.0, which the kernels are built for";
   }
   const std::string unsupported = gpu_model::unsupported(config);
   if (!unsupported.empty()) return "a GPU cannot run this model: " + unsupported;

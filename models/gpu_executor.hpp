@@ -16,8 +16,8 @@
 namespace troupe {
 
 struct gpu_executor_options {
-  std::int32_t device = 0;   // CUDA's number
-  std::optional<dtype> type; // bf16 or f16, of weights, activations and KV cache; none: f16 for checkpoints stored as F16, else bf16
+  std::int32_t device = 0;      // CUDA's number
+  std::optional<dtype> type;    // bf16 or f16, of weights, activations and KV cache; none: f16 for checkpoints stored as F16, else bf16
   std::int32_t block_size = 16; // tokens per KV block, a multiple of 16
   std::int32_t max_num_seqs = 128;
   std::int32_t max_batched_tokens = 2048;
@@ -37,8 +37,8 @@ struct gpu_executor_options {
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
   bool plain_attention = false;     // the plainest attention kernel there is, for comparisons
 
-  bool tune = true;                   // measure at start which algorithms products of many rows take
-  std::filesystem::path tuning_cache; // what was measured, for the next start; empty: not kept
+  bool tune = true;                            // measure at start which algorithms products of many rows take
+  std::filesystem::path tuning_cache;          // what was measured, for the next start; empty: not kept
   std::function<void(const std::string&)> log; // one line each: the memory ledger, start-up times; none: silent
   // For traces: the time of each group of kernels. Steps without a graph are cut by events, which ends the overlap of launches there.
   bool kernel_times = false;
@@ -60,7 +60,8 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, c
 // other values.
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options);
 
-// A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of both.
+// A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of
+// both.
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
                                                           const gpu_executor_options& options);
 

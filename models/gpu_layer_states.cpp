@@ -61,8 +61,8 @@ gpu_executor_options for_one_text(gpu_executor_options options, std::size_t toke
   options.graphs = false;
   options.max_num_seqs = 1;
   options.max_batched_tokens = static_cast<std::int32_t>(tokens);
-  options.num_blocks = static_cast<std::int32_t>((tokens + static_cast<std::size_t>(options.block_size) - 1) /
-                                                 static_cast<std::size_t>(options.block_size));
+  options.num_blocks =
+      static_cast<std::int32_t>((tokens + static_cast<std::size_t>(options.block_size) - 1) / static_cast<std::size_t>(options.block_size));
   return options;
 }
 

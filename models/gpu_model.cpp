@@ -67,8 +67,7 @@ struct buffer_sizes {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + head_hidden + logits +
            workspace + products;
   }
-  std::size_t products,
-      angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, workspace;
+  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, workspace;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -100,8 +99,8 @@ std::string gpu_model::unsupported(const model_config& c) {
   }
   if (c.head_dim > 256) return "head_dim is " + std::to_string(c.head_dim) + ", more than 256";
   if ((c.hidden_size | c.intermediate_size | c.head_dim) % 8 != 0) {
-    return "hidden_size " + std::to_string(c.hidden_size) + ", intermediate_size " + std::to_string(c.intermediate_size) + " and head_dim " +
-           std::to_string(c.head_dim) + " are not all multiples of 8";
+    return "hidden_size " + std::to_string(c.hidden_size) + ", intermediate_size " + std::to_string(c.intermediate_size) +
+           " and head_dim " + std::to_string(c.head_dim) + " are not all multiples of 8";
   }
   return {};
 }
@@ -251,11 +250,9 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
     return;
   }
   qkv.y_stride = query_width();
-  gpu::linear_qkv(on.handle(), qkv,
-                  {config_.num_heads,
-                   {rows_.positions, rows_.row_tables, rows_.table_stride},
-                   {as<float>(cos_), as<float>(sin_)},
-                   kv_of(index)});
+  gpu::linear_qkv(
+      on.handle(), qkv,
+      {config_.num_heads, {rows_.positions, rows_.row_tables, rows_.table_stride}, {as<float>(cos_), as<float>(sin_)}, kv_of(index)});
 }
 
 void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from) {
@@ -380,8 +377,7 @@ void gpu_model::mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
   norm(on, hidden_.data(), weights_.final_norm, count, head_normed_.data(), rows_.head_rows + first);
-  gpu::matmul_args head =
-      product(head_normed_.data(), count, weights_.head, padded_vocab(config_), config_.hidden_size, logits_.data());
+  gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, padded_vocab(config_), config_.hidden_size, logits_.data());
   head.y_type = dtype::f32;
   matmul_.run(on.handle(), head);
   return as<float>(logits_);

@@ -13,10 +13,10 @@
 #include "device/cuda/memory.hpp"
 #include "device/cuda/stream.hpp"
 #include "device/kv_layout.hpp"
+#include "kernels/elementwise_gpu.hpp"
 #include "kernels/linear_gpu.hpp"
 #include "kernels/matmul_gpu.hpp"
 #include "kernels/prefill_attention_gpu.hpp"
-#include "kernels/elementwise_gpu.hpp"
 #include "models/gpu_weights.hpp"
 #include "models/kernel_timer.hpp"
 #include "models/model.hpp"
@@ -65,7 +65,7 @@ class gpu_model {
   // Called when the ops of a layer have been put on the stream.
   using after_layer_fn = std::function<void(std::int32_t layer)>;
 
-  static std::size_t kv_bytes(const model_config& config, const gpu_model_shape& shape); // for shape.num_blocks
+  static std::size_t kv_bytes(const model_config& config, const gpu_model_shape& shape);         // for shape.num_blocks
   static std::size_t activation_bytes(const model_config& config, const gpu_model_shape& shape); // and other small buffers
   // What the kernels cannot do with this model, or an empty string.
   static std::string unsupported(const model_config& config);
@@ -110,7 +110,8 @@ class gpu_model {
   void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
-  gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns, void* y) const;
+  gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
+                           void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }

@@ -20,7 +20,7 @@ void require(bool holds, const std::string& what) {
 
 std::string size_text(std::size_t bytes) {
   if (bytes < std::size_t{64} << 20) return std::to_string(bytes) + " bytes";
-  const std::size_t hundredths = bytes / ((std::size_t{1} << 30) / 100);
+  const std::size_t hundredths = (bytes >> 20) * 100 >> 10;
   const std::string digits = std::to_string(hundredths % 100);
   return std::to_string(hundredths / 100) + "." + std::string(digits.size() < 2 ? "0" : "") + digits + " GiB";
 }
@@ -43,9 +43,9 @@ void check_options(const gpu_executor_options& o) {
 
 // What a refusal shows.
 std::string ledger_of(const gpu_plan& plan, const cuda::memory_state& device) {
-  return "weights " + size_text(plan.weight_bytes) + ", activations and buffers " + size_text(plan.activation_bytes) + ", graphs and libraries " +
-         size_text(plan.reserve_bytes) + "; the device has " + size_text(device.whole) + ", of which " + size_text(device.unused) +
-         " are unused";
+  return "weights " + size_text(plan.weight_bytes) + ", activations and buffers " + size_text(plan.activation_bytes) +
+         ", graphs and libraries " + size_text(plan.reserve_bytes) + "; the device has " + size_text(device.whole) + ", of which " +
+         size_text(device.unused) + " are unused";
 }
 
 [[noreturn]] void refuse(const gpu_plan& plan, const cuda::memory_state& device, const std::string& why) {
@@ -64,9 +64,9 @@ std::int32_t block_count(const gpu_plan& plan, const gpu_executor_options& o, st
   const auto share = static_cast<std::size_t>(static_cast<double>(device.whole) * o.memory_utilization);
   const std::size_t taken = device.whole - device.unused + fixed;
   const std::size_t room = o.kv_bytes.value_or(share > taken ? share - taken : 0);
-  const std::string bound = o.kv_bytes ? "--kv-cache-memory is " + size_text(room)
-                                       : "--gpu-memory-utilization " + std::to_string(o.memory_utilization) + " leaves " + size_text(room) +
-                                             " for the KV cache";
+  const std::string bound =
+      o.kv_bytes ? "--kv-cache-memory is " + size_text(room)
+                 : "--gpu-memory-utilization " + std::to_string(o.memory_utilization) + " leaves " + size_text(room) + " for the KV cache";
   if (!fits(room)) refuse(plan, device, bound);
   if (room < block_bytes) {
     refuse(plan, device, bound + ", and one block of " + std::to_string(o.block_size) + " tokens takes " + size_text(block_bytes));
@@ -102,8 +102,8 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.plain_attention = o.plain_attention;
   plan.weight_bytes = gpu_weight_bytes(config);
   plan.reserve_bytes = reserve;
-  plan.activation_bytes = gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) +
-                          steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
+  plan.activation_bytes =
+      gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);
@@ -125,9 +125,9 @@ std::int32_t shared_blocks(planned_model first, planned_model second, cuda::memo
   const std::size_t room = kv_bytes.value_or(share > taken ? share - taken : 0);
   const std::size_t block_bytes = (one.kv_bytes + other.kv_bytes) / 2; // each plan has the padding rows' block beside the one
   if (fixed > device.unused || room > device.unused - fixed || room < block_bytes) {
-    throw load_error("the two models do not fit the GPU: " + size_text(one.total()) + " and " + size_text(other.total()) + " without a cache, " +
-                     size_text(room) + " for the KV cache of both; the device has " + size_text(device.whole) + ", of which " +
-                     size_text(device.unused) + " are unused");
+    throw load_error("the two models do not fit the GPU: " + size_text(one.total()) + " and " + size_text(other.total()) +
+                     " without a cache, " + size_text(room) + " for the KV cache of both; the device has " + size_text(device.whole) +
+                     ", of which " + size_text(device.unused) + " are unused");
   }
   return static_cast<std::int32_t>(std::min<std::size_t>(room / block_bytes, most_blocks));
 }

@@ -31,7 +31,8 @@ struct planned_model {
   dtype stored;
   gpu_executor_options options;
 };
-// KV blocks for two models whose sequences hold blocks of the same numbers, by the first one's options. Throws load_error, with the numbers.
+// KV blocks for two models whose sequences hold blocks of the same numbers, by the first one's options. Throws load_error, with the
+// numbers.
 std::int32_t shared_blocks(planned_model first, planned_model second, cuda::memory_state device);
 
 // Device bytes of the slots' state, of `slots` slots and the one for padding.

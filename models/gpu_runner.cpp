@@ -50,7 +50,8 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       options_(options),
       streams_(streams),
       slots_(plan, memory, streams.compute),
-      uploads_(steps_in_flight, upload_bytes(plan), memory, options.asynchronous_copies ? streams.copy_in : streams.compute, streams.compute),
+      uploads_(steps_in_flight, upload_bytes(plan), memory, options.asynchronous_copies ? streams.copy_in : streams.compute,
+               streams.compute),
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
       begun_(timing_events(steps_in_flight)) {
@@ -98,8 +99,7 @@ void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
 }
 
 std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
-  const bool plain_decode =
-      !step.rows.empty() && step.decode_rows == count_of(step.rows.size()) && step.heads.size() == step.rows.size();
+  const bool plain_decode = !step.rows.empty() && step.decode_rows == count_of(step.rows.size()) && step.heads.size() == step.rows.size();
   if (!plain_decode) return 0;
   const auto found = graphs_.lower_bound(step.decode_rows);
   return found == graphs_.end() ? 0 : found->first;

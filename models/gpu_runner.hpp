@@ -35,7 +35,8 @@ class gpu_runner {
   // Records the graphs of decode steps, after one run of each size that makes the libraries load what they need.
   void capture();
 
-  // Puts `step` on the streams; its results go to download `slot`, whose last use must have been read. Returns how the download is laid out.
+  // Puts `step` on the streams; its results go to download `slot`, whose last use must have been read. Returns how the download is laid
+  // out.
   download_layout run(gpu_step& step, std::size_t slot);
   // Of later steps without a graph: called behind each layer, with what gpu_model::forward says. Empty: nobody looks.
   void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
@@ -73,8 +74,8 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
-  std::vector<cuda::event> begun_;   // by download slot
-  std::vector<kernel_timer> timers_; // likewise, or empty
+  std::vector<cuda::event> begun_;             // by download slot
+  std::vector<kernel_timer> timers_;           // likewise, or empty
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
   gpu_model::after_layer_fn after_layer_;

@@ -36,8 +36,13 @@ gpu_slots::gpu_slots(const gpu_plan& plan, cuda::caching_allocator& memory, cons
 }
 
 gpu::slot_arrays gpu_slots::arrays() const {
-  return {as<token_id>(last_token_), as<std::int32_t>(faulted_),   as<gpu::sampling_slot>(slot_sampling_), as<token_bias>(biases_),
-          as<token_id>(suppressed_), as<std::int32_t>(tables_), table_stride_};
+  return {as<token_id>(last_token_),
+          as<std::int32_t>(faulted_),
+          as<gpu::sampling_slot>(slot_sampling_),
+          as<token_bias>(biases_),
+          as<token_id>(suppressed_),
+          as<std::int32_t>(tables_),
+          table_stride_};
 }
 
 std::uint32_t* gpu_slots::history() const { return as<std::uint32_t>(history_); }

@@ -135,7 +135,8 @@ void lay_out(const step_plan& plan, slot_table& slots, gpu_step& step) {
 std::optional<std::string> beyond_device(const step_plan& plan) {
   const auto too_many = [](slot_id slot, std::size_t count, std::int32_t most, const char* what) -> std::optional<std::string> {
     if (count <= static_cast<std::size_t>(most)) return std::nullopt;
-    return "slot " + std::to_string(slot) + " asks for " + std::to_string(count) + " " + what + ", the device takes " + std::to_string(most);
+    return "slot " + std::to_string(slot) + " asks for " + std::to_string(count) + " " + what + ", the device takes " +
+           std::to_string(most);
   };
   for (const slot_open& opened : plan.opened) {
     const sampling_params& p = opened.sampling;

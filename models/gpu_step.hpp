@@ -23,7 +23,7 @@ struct gpu_step {
   std::int32_t decode_rows = 0;
   std::vector<gpu::prefill_span> spans; // tables are slots
   std::vector<gpu::step_head> heads;
-  std::vector<gpu::step_item> items; // in the plan's order
+  std::vector<gpu::step_item> items;       // in the plan's order
   std::vector<gpu::counted_token> counted; // of prefill items in slots with penalties
   bool reports = false;                    // logprobs are wanted
   bool verifies = false;

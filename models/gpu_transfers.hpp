@@ -50,7 +50,8 @@ class upload_ring {
 // Results of one step: device memory that the step writes, and pinned memory for the copy.
 class download_ring {
  public:
-  download_ring(std::size_t slots, std::size_t bytes, cuda::caching_allocator& memory, const cuda::stream& work, const cuda::stream& copies);
+  download_ring(std::size_t slots, std::size_t bytes, cuda::caching_allocator& memory, const cuda::stream& work,
+                const cuda::stream& copies);
 
   std::size_t slots() const { return slots_; }
   // Device memory of `slot`, once its last copy is done, from the work stream's point of view.

@@ -26,7 +26,7 @@ struct gpu_layer_weights {
 };
 
 struct gpu_weights {
-  dtype type = dtype::bf16; // of everything
+  dtype type = dtype::bf16;        // of everything
   const void* embedding = nullptr; // [vocab][hidden]
   std::vector<gpu_layer_weights> layers;
   const void* final_norm = nullptr; // [hidden]

@@ -63,7 +63,8 @@ TEST(compare_layers, states_of_the_cpu_are_those_that_give_its_logits) {
   for (std::size_t token = 0; token < 200; token += 17) {
     double logit = 0;
     for (std::size_t i = 0; i < last.size(); ++i) {
-      logit += static_cast<double>(last[i]) * scale * static_cast<double>(weights->final_norm[i]) * static_cast<double>(head[token * last.size() + i]);
+      logit += static_cast<double>(last[i]) * scale * static_cast<double>(weights->final_norm[i]) *
+               static_cast<double>(head[token * last.size() + i]);
     }
     EXPECT_NEAR(logit, static_cast<double>(prompt.logits[(prompt.tokens.size() - 1) * 200 + token]), 1e-3);
   }

@@ -1,5 +1,5 @@
-// Greedy tokens of a real checkpoint on the GPU and on the CPU with weights as floats; where they part, by what margin. Exits with 1 where a
-// margin is no near tie. Usage: greedy_parity MODEL PROMPTS TOKENS [bf16|f16], a prompt a line.
+// Greedy tokens of a real checkpoint on the GPU and on the CPU with weights as floats; where they part, by what margin. Exits with 1 where
+// a margin is no near tie. Usage: greedy_parity MODEL PROMPTS TOKENS [bf16|f16], a prompt a line.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -88,8 +88,8 @@ bool compare(std::size_t index, const continuation& gpu, const continuation& cpu
     const std::vector<scored_token>& best = cpu.scores[i].top;
     const float margin = best[0].logprob - best[1].logprob;
     const bool close = margin < near_tie && gpu.drawn[i] == best[1].token;
-    std::printf("prompt %2zu: part at token %zu, %d on the GPU and %d on the CPU, whose two best lie %.4f apart%s\n", index, i, gpu.drawn[i],
-                cpu.drawn[i], static_cast<double>(margin), close ? " (near tie)" : "");
+    std::printf("prompt %2zu: part at token %zu, %d on the GPU and %d on the CPU, whose two best lie %.4f apart%s\n", index, i,
+                gpu.drawn[i], cpu.drawn[i], static_cast<double>(margin), close ? " (near tie)" : "");
     return close;
   }
   std::printf("prompt %2zu: %zu tokens equal\n", index, cpu.drawn.size());
@@ -102,7 +102,8 @@ int run(int argc, char** argv) {
     return 2;
   }
   const auto source = open_checkpoint(argv[1]);
-  const auto text = source->format() == checkpoint_format::gguf ? tokenizer_from_gguf(source->metadata(), argv[1]) : load_tokenizer(argv[1]);
+  const auto text =
+      source->format() == checkpoint_format::gguf ? tokenizer_from_gguf(source->metadata(), argv[1]) : load_tokenizer(argv[1]);
   std::vector<tokens> prompts;
   std::ifstream file(argv[2]);
   for (std::string line; std::getline(file, line);) prompts.push_back(text->encode(line));

@@ -302,7 +302,8 @@ TEST_F(gpu_executor_test, what_cannot_work_is_refused_with_the_numbers) {
     }
     EXPECT_EQ(cuda::resources_made(), before) << "something was taken before";
   };
-  refused([](auto& o) { o.kv_bytes = std::size_t{1} << 50; }, {"does not fit", "--kv-cache-memory is 1048576.00 GiB", "weights", "are unused"});
+  refused([](auto& o) { o.kv_bytes = std::size_t{1} << 50; },
+          {"does not fit", "--kv-cache-memory is 1048576.00 GiB", "weights", "are unused"});
   refused([](auto& o) { o.kv_bytes = 100; }, {"one block", "100 bytes"});
   refused([](auto& o) { o.memory_utilization = 0.0001; }, {"leaves 0 bytes", "weights"});
   refused([](auto& o) { o.block_size = 24; }, {"block_size", "24", "16"});

@@ -29,6 +29,7 @@ class gpu_step_layout : public ::testing::Test {
     info.max_batched_tokens = 128;
     info.max_model_len = 64;
     info.vocab_size = 1000;
+    info.max_verify_tokens = 16;
     return info;
   }
   static std::vector<token_id> tokens(std::int32_t count) {
