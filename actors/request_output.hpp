@@ -72,7 +72,8 @@ class request_output {
 
   void absorb_scores(prompt_state& p, std::vector<token_scores>& scores);
   void report(prompt_state& p, std::int32_t index);
-  void measure(const sequence_update& update, choice_output& c, prompt_state& p, std::uint64_t now_ns);
+  // `outputs`: how many came with the update.
+  void measure(const sequence_update& update, std::int32_t outputs, choice_output& c, prompt_state& p, std::uint64_t now_ns);
   void emit(prompt_state& p, output_chunk chunk);
 
   open_request open_;

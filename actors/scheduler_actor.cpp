@@ -38,9 +38,15 @@ void send_updates(self_pointer self, std::vector<sequence_update> updates, std::
 void report_stats(scheduler_actor_state& s) {
   const scheduler_stats now = s.core->stats();
   auto& metrics = *s.shared->parts.metrics;
-  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached});
+  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached, now.speculating});
   if (now.preemptions > s.preemptions) metrics.preempted(static_cast<std::int64_t>(now.preemptions - s.preemptions));
   s.preemptions = now.preemptions;
+  const draft_counts before = std::exchange(s.drafts, now.drafts);
+  for (std::size_t place = 0; place < draft_counts::kPlaces; ++place) {
+    const auto drafted = static_cast<std::int64_t>(now.drafts.drafted[place] - before.drafted[place]);
+    const auto accepted = static_cast<std::int64_t>(now.drafts.accepted[place] - before.accepted[place]);
+    if (drafted > 0) metrics.drafts(place, drafted, accepted);
+  }
 }
 
 void expire(self_pointer self) {
@@ -145,6 +151,7 @@ scheduler_config config_for(const serving_state& shared, const executor_info& in
   config.device = info;
   config.max_waiting = shared.options.max_queue;
   config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
+  config.speculation = shared.options.speculation;
   config.prefix_caching = shared.options.prefix_caching;
   if (const auto& bound = shared.options.max_predicted_ttft) {
     config.max_predicted_ttft_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(*bound).count());

@@ -33,6 +33,7 @@ struct scheduler_actor_state {
   std::deque<sent_plan> sent;     // without a result yet, oldest first
   std::uint64_t last_news_ns = 0; // last result, or the plan that ended an idle time
   std::uint64_t preemptions = 0;  // as last reported
+  draft_counts drafts;            // likewise
   bool ticking = false;
 };
 

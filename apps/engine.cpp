@@ -9,6 +9,7 @@
 #include "apps/device_choice.hpp"
 #include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
+#include "models/drafting_executor.hpp"
 
 namespace troupe::apps {
 
@@ -47,6 +48,16 @@ void check_batch(const engine_options& o) {
 void check(const engine_options& o) {
   parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
   if (o.max_num_batched_tokens_given) check_batch(o);
+  if ((o.speculative_method == "draft") == o.draft_model.empty()) {
+    throw std::invalid_argument("--speculative-method draft and --speculative-draft-model go together");
+  }
+}
+
+speculation_config speculation(const engine_options& o) {
+  const draft_source source = o.speculative_method == "ngram"   ? draft_source::ngram
+                              : o.speculative_method == "draft" ? draft_source::model
+                                                                : draft_source::none;
+  return {source, o.num_speculative_tokens, true};
 }
 
 bool lacks_text(const checkpoint& source) {
@@ -60,6 +71,35 @@ void warn_of_small_pool(const engine_options& o, const checkpoint& source, const
   if (served.max_model_len < wanted) {
     spdlog::warn("the KV cache holds {} tokens, so the context is {} instead of {}; --kv-cache-memory gives it more", served.max_model_len,
                  served.max_model_len, wanted);
+  }
+}
+
+std::shared_ptr<const checkpoint> open_model(const engine_options& options, const std::filesystem::path& path) {
+  return options.load_format == "dummy" ? open_checkpoint_without_weights(path) : open_checkpoint(path);
+}
+
+std::shared_ptr<const model_weights> load_weights(const engine_options& options, const checkpoint& source) {
+  return std::make_shared<const model_weights>(
+      options.load_format == "dummy" ? make_dummy_weights(source.config(), parse_type(options.dummy_type), 1) : source.load());
+}
+
+std::shared_ptr<const tokenizer> load_tokens(const checkpoint& source) {
+  const bool gguf = source.format() == checkpoint_format::gguf;
+  return gguf ? tokenizer_from_gguf(source.metadata(), source.path().string()) : load_tokenizer(source.path());
+}
+
+// Drafts are token ids: they must mean the same to both models.
+void check_same_vocabulary(const std::string& draft, const tokenizer& its, const tokenizer& targets) {
+  const std::string what = "--speculative-draft-model " + draft + ": ";
+  if (its.vocab_size() != targets.vocab_size()) {
+    throw load_error(what + "its vocabulary has " + std::to_string(its.vocab_size()) + " tokens and the model's " +
+                     std::to_string(targets.vocab_size()));
+  }
+  for (token_id id = 0; id < its.vocab_size(); ++id) {
+    if (its.token_bytes(id) != targets.token_bytes(id)) {
+      throw load_error(what + "token " + std::to_string(id) + " is \"" + its.token_bytes(id) + "\" and the model's is \"" +
+                       targets.token_bytes(id) + "\"");
+    }
   }
 }
 
@@ -88,8 +128,13 @@ device_types types_on_device(const engine_options& options, const checkpoint& so
   return types;
 }
 
-std::shared_ptr<const checkpoint> open_source(const engine_options& options) {
-  return options.load_format == "dummy" ? open_checkpoint_without_weights(options.model) : open_checkpoint(options.model);
+std::shared_ptr<const checkpoint> open_source(const engine_options& options) { return open_model(options, options.model); }
+
+std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens) {
+  if (options.draft_model.empty()) return nullptr;
+  auto draft = open_model(options, options.draft_model);
+  check_same_vocabulary(options.draft_model.string(), *load_tokens(*draft), tokens);
+  return draft;
 }
 
 text_side load_text_side(const checkpoint& source) {
@@ -102,7 +147,7 @@ text_side load_text_side(const checkpoint& source) {
     side.eos_tokens = source.config().eos_tokens;
     return side;
   }
-  side.tokens = gguf ? tokenizer_from_gguf(source.metadata(), name) : load_tokenizer(source.path());
+  side.tokens = load_tokens(source);
   if (auto found = gguf ? find_chat_template(source.metadata()) : find_chat_template(source.path())) {
     side.templates = std::make_shared<const chat_template>(found->text, name + ": chat template");
     side.bos_token = found->bos_token;
@@ -116,23 +161,25 @@ text_side load_text_side(const checkpoint& source) {
 }
 
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::int32_t tokenizer_vocab) {
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab) {
   struct shared_weights {
     std::mutex guard;
-    std::shared_ptr<const model_weights> weights;
+    std::shared_ptr<const model_weights> target, draft;
   };
   auto shared = std::make_shared<shared_weights>();
-  return [options = std::move(options), source = std::move(source), tokenizer_vocab, shared] {
+  return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, shared] {
     const device_choice device = choose_device(options, source->config());
     spdlog::info("{}", device.reason);
-    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, source->config(), tokenizer_vocab, [&] { return source->load(); });
+    if (device.gpu) {
+      if (draft) throw load_error("--speculative-method draft: a draft model runs on the CPU alone so far; ngram works on a GPU");
+      return make_executor_on_gpu(*device.gpu, options, source->config(), tokenizer_vocab, [&] { return source->load(); });
+    }
     check_batch(options);
     std::lock_guard lock(shared->guard);
-    if (!shared->weights) {
-      shared->weights = std::make_shared<const model_weights>(
-          options.load_format == "dummy" ? make_dummy_weights(source->config(), parse_type(options.dummy_type), 1) : source->load());
-    }
-    return make_cpu_executor(shared->weights, executor_options(options, tokenizer_vocab));
+    if (!shared->target) shared->target = load_weights(options, *source);
+    if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab));
+    if (!shared->draft) shared->draft = load_weights(options, *draft);
+    return make_drafting_cpu_executor(shared->target, shared->draft, executor_options(options, tokenizer_vocab));
   };
 }
 
@@ -157,6 +204,7 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   serving.eos_tokens = text.eos_tokens;
   serving.max_queue = options.max_queue;
   serving.prefix_caching = options.prefix_caching;
+  serving.speculation = speculation(options);
   if (options.max_predicted_ttft_ms) serving.max_predicted_ttft = std::chrono::milliseconds(*options.max_predicted_ttft_ms);
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
@@ -168,7 +216,7 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
-  parts.make_executor = make_executor_factory(options, source, text.tokens->vocab_size());
+  parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);

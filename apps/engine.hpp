@@ -29,9 +29,12 @@ std::shared_ptr<const checkpoint> open_source(const engine_options& options);
 // Dummy weights without a tokenizer's files get one of numbers (apps/number_tokenizer.hpp). Throws load_error.
 text_side load_text_side(const checkpoint& source);
 
-// Weights are loaded at the first call and shared by later ones. Throws load_error when called, not before.
+// The draft model that the flags name, or null. Throws load_error when its tokens are not those of `tokens`.
+std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
+
+// Weights are loaded at the first call and shared by later ones. `draft` may be null. Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::int32_t tokenizer_vocab);
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab);
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);

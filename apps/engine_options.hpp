@@ -50,6 +50,9 @@ struct engine_options {
   std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
   bool prefix_caching = true;
+  std::string speculative_method = "off"; // off | ngram | draft
+  std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file
+  std::int32_t num_speculative_tokens = 7;
   std::optional<std::int32_t> max_predicted_ttft_ms; // none: no bound
   std::int32_t max_queue = 1024;
   std::int32_t max_device_restarts = 10; // within 60 s

@@ -36,6 +36,10 @@ __device__ __forceinline__ void wait(std::uint64_t& barrier, std::uint32_t parit
 }
 // Barrier `id` (1 .. 15) of `threads` threads of the block.
 __device__ __forceinline__ void sync_threads(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// Arrives at such a barrier and goes on.
+__device__ __forceinline__ void arrive_threads(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 // What this thread stored to shared memory is seen by the copy engine and the tensor cores after the next barrier.
 __device__ __forceinline__ void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

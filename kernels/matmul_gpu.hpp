@@ -16,7 +16,8 @@
 
 namespace troupe::gpu {
 
-// Sums are in f32 and rounded once, after bias and residual. Strides count elements and are, like the columns and out_rows, multiples of 8.
+// Sums are in f32 and rounded once, after bias and residual; but where y is the residual itself, cuBLASLt rounds the product first and then
+// adds it. Strides count elements and are, like the columns and out_rows, multiples of 8.
 struct matmul_args {
   dtype type = dtype::bf16;     // of W, x, bias and residual: bf16 or f16
   dtype y_type = dtype::bf16;   // `type`, or f32 (logits): then without bias and residual

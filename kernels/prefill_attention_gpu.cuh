@@ -1,7 +1,8 @@
 // The kernel of prefill attention. A block stays on its multiprocessor and takes one (tile, KV head) after the other: a warp of the first
 // warpgroup brings queries, keys and values into shared memory by tensor copies, the other two warpgroups multiply. Each of these has 64
 // lines, a line being a row and one of the heads that share the KV head; keys are taken 128 positions at a time, the last ones first.
-// While the products of one 128 run, the softmax of the next is computed (Shah et al., FlashAttention-3, arXiv 2407.08608).
+// While the products of one 128 run, the softmax of the next is computed, and the two warpgroups take turns at starting products, so that
+// one's softmax falls into the other's products (Shah et al., FlashAttention-3, arXiv 2407.08608).
 #pragma once
 
 #include "kernels/hopper.cuh"
@@ -16,7 +17,7 @@ constexpr int stages = 2;     // pieces of work that copies are ahead
 constexpr int lines = 64;     // of a warpgroup
 constexpr int warpgroups = 2; // that multiply
 constexpr int threads = (1 + warpgroups) * 128;
-constexpr int copy_registers = 24, product_registers = 240;
+constexpr int copy_registers = 40, product_registers = 232;
 constexpr float minus_infinity = -INFINITY;
 
 struct shape {
@@ -38,7 +39,7 @@ struct alignas(1024) shared_state {
   std::uint16_t query[warpgroups][HeadDim / 64][lines][64];
   std::uint16_t key[stages][keys / piece][HeadDim][piece];
   std::uint16_t value[stages][HeadDim / 64][keys][64];
-  std::uint64_t query_full, query_empty;
+  std::uint64_t query_full, query_empty, torn_full;
   std::uint64_t key_full[stages], key_empty[stages], value_full[stages], value_empty[stages];
 };
 
@@ -51,7 +52,7 @@ struct ring_place {
   }
 };
 
-// One (tile, KV head): positions low .. tile.end_position - 1 may be read, of which those from `end` on are seen by no row.
+// One (tile, KV head). Positions low .. tile.end_position - 1 may be read.
 struct item {
   prefill_tile tile;
   std::int32_t head, low, first, last; // key steps first .. last - 1 are taken
@@ -80,12 +81,23 @@ __device__ __forceinline__ void for_each_item(const shape& s, const Body& body) 
   }
 }
 
-// The copying warp.
+// Puts zeros where values of the span's last piece lie behind its end: a weight of 0 does not undo a NaN. By the copying warp.
+template <int HeadDim>
+__device__ __forceinline__ void clear_behind(std::uint16_t (&value)[HeadDim / 64][keys][64], std::int32_t end, std::int32_t lane) {
+  const std::int32_t behind = (piece - end % piece) * 8; // 16 bytes each
+  for (std::int32_t i = lane; i < HeadDim / 64 * behind; i += 32)
+    reinterpret_cast<uint4*>(value[i / behind][end])[i % behind] = make_uint4(0, 0, 0, 0);
+  hopper::publish_stores();
+  __syncwarp();
+}
+
+// The copying warp. Pieces that no row sees arrive as zeros: they are asked for outside the cache.
 template <int HeadDim>
 __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t lane) {
-  constexpr int panels = HeadDim / 64;
+  constexpr int panels = HeadDim / 64, pieces = keys / piece;
+  constexpr std::uint32_t step_bytes = keys * HeadDim * 2;
   ring_place at;
-  std::uint32_t query_parity = 0;
+  std::uint32_t query_parity = 0, torn_parity = 0;
   for_each_item(s, [&](const item& it) {
     hopper::wait(shared.query_empty, query_parity ^ 1);
     query_parity ^= 1;
@@ -99,22 +111,28 @@ __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t
     const std::int32_t* table = s.tables + it.tile.table * s.table_stride;
     for (std::int32_t step = it.last - 1; step >= it.first; --step, at.next()) {
       // Lane l sees to piece l % 8; for values to its panel l / 8 too.
-      const std::int32_t mine = lane % (keys / piece), position = step * keys + mine * piece;
+      const std::int32_t mine = lane % pieces, position = step * keys + mine * piece;
       const bool there = position + piece > it.low && position < it.tile.end_position;
-      const std::int32_t block = there ? table[position / s.block_size] : 0;
-      const std::int32_t place = (block * s.kv_heads + it.head) * 2, inside = position % s.block_size;
-      const std::uint32_t bytes = __popc(__ballot_sync(0xffffffffU, there) & 0xffU) * (HeadDim * piece * 2U);
+      const std::int32_t place = there ? (table[position / s.block_size] * s.kv_heads + it.head) * 2 : -2, inside = position % s.block_size;
       hopper::wait(shared.key_empty[at.stage], at.parity ^ 1);
-      if (lane == 0) hopper::arrive_expecting(shared.key_full[at.stage], bytes);
+      if (lane == 0) hopper::arrive_expecting(shared.key_full[at.stage], step_bytes);
       __syncwarp();
-      if (there && lane < keys / piece) hopper::load_box(shared.key[at.stage][mine], s.key, shared.key_full[at.stage], inside, 0, place);
+      if (lane < pieces) hopper::load_box(shared.key[at.stage][mine], s.key, shared.key_full[at.stage], inside, 0, place);
       hopper::wait(shared.value_empty[at.stage], at.parity ^ 1);
-      if (lane == 0) hopper::arrive_expecting(shared.value_full[at.stage], bytes);
+      const std::int32_t end = it.tile.end_position - step * keys; // within the step
+      const bool torn = end < keys && end % piece != 0;
+      std::uint64_t& arrival = torn ? shared.torn_full : shared.value_full[at.stage];
+      if (lane == 0) hopper::arrive_expecting(arrival, step_bytes);
       __syncwarp();
-      if (there && lane < panels * (keys / piece)) {
-        const std::int32_t panel = lane / (keys / piece);
-        hopper::load_box(shared.value[at.stage][panel][mine * piece], s.value, shared.value_full[at.stage], panel * 64, inside, place + 1);
+      if (lane < panels * pieces) {
+        const std::int32_t panel = lane / pieces;
+        hopper::load_box(shared.value[at.stage][panel][mine * piece], s.value, arrival, panel * 64, inside, place + 1);
       }
+      if (!torn) continue;
+      hopper::wait(shared.torn_full, torn_parity);
+      torn_parity ^= 1;
+      clear_behind<HeadDim>(shared.value[at.stage], end, lane);
+      if (lane == 0) hopper::arrive(shared.value_full[at.stage]);
     }
   });
 }
@@ -204,28 +222,15 @@ __device__ __forceinline__ void gather(lines_state<HeadDim>& l, const std::uint1
   for (int k = 0; k < keys / 16; ++k) hopper::multiply<T>(l.mix, l.weights + 4 * k, hopper::advanced(b, k * 16 * 128));
 }
 
-// Waits for a stage of values, and puts zeros where no row's values lie: a weight of 0 does not undo a NaN. Both warpgroups come here.
-template <int HeadDim>
-__device__ __forceinline__ void take_values(shared_state<HeadDim>& shared, const ring_place& at, const item& it, std::int32_t step,
-                                            std::int32_t thread) {
-  hopper::wait(shared.value_full[at.stage], at.parity);
-  const std::int32_t start = step * keys;
-  if (start >= it.low && start + keys <= it.tile.end_position) return;
-  for (std::int32_t i = thread; i < HeadDim / 8 * keys; i += warpgroups * 128) { // 16 bytes each
-    const std::int32_t at_key = i / 8 % keys;
-    if (start + at_key < it.low || start + at_key >= it.tile.end_position)
-      reinterpret_cast<uint4*>(shared.value[at.stage])[i] = make_uint4(0, 0, 0, 0);
-  }
-  hopper::publish_stores();
-  hopper::sync_threads(1, warpgroups * 128);
-}
+// The warpgroups' turns at starting products. Each takes one turn a step of an item, whether it has something to do in it or not.
+__device__ __forceinline__ void take_turn(std::int32_t warpgroup) { hopper::sync_threads(1 + warpgroup, warpgroups * 128); }
+__device__ __forceinline__ void pass_turn(std::int32_t warpgroup) { hopper::arrive_threads(2 - warpgroup, warpgroups * 128); }
 
 // One warpgroup's share of an item. `at` moves on by the item's steps.
 template <class T, int HeadDim>
 __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadDim>& shared, const item& it, ring_place& at,
                                               std::uint32_t query_parity, std::int32_t warpgroup, T* output) {
-  const std::int32_t thread = threadIdx.x % 128, lane = threadIdx.x % 32, all = warpgroup * 128 + thread;
-  const std::int32_t first_line = thread / 32 * 16 + lane / 4;
+  const std::int32_t lane = threadIdx.x % 32, first_line = threadIdx.x % 128 / 32 * 16 + lane / 4;
   const std::int32_t rows = min(s.rows, it.tile.rows - warpgroup * s.rows), first_position = it.tile.first_position + warpgroup * s.rows;
   // Steps that this warpgroup's rows see; the others are passed over.
   const std::int32_t low = s.window > 0 ? max(0, first_position - s.window + 1) : 0;
@@ -242,11 +247,13 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   const auto release = [&](std::uint64_t& barrier) {
     if (lane == 0) hopper::arrive(barrier);
   };
-  const auto pass_over = [&](std::int32_t step) {
+  const auto pass_over = [&] {
+    take_turn(warpgroup);
     hopper::wait(shared.key_full[at.stage], at.parity);
     release(shared.key_empty[at.stage]);
-    take_values(shared, at, it, step, all);
+    hopper::wait(shared.value_full[at.stage], at.parity);
     release(shared.value_empty[at.stage]);
+    pass_turn(warpgroup);
     at.next();
   };
   const auto needs_mask = [&](std::int32_t step) {
@@ -254,15 +261,17 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   };
 
   std::int32_t step = it.last - 1;
-  for (; step >= end; --step) pass_over(step);
+  for (; step >= end; --step) pass_over();
   hopper::wait(shared.query_full, query_parity);
   if (begin < end) {
     float shrink[2];
     hopper::wait(shared.key_full[at.stage], at.parity);
+    take_turn(warpgroup);
     hopper::hold(l.scores);
     hopper::products_begin();
     score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
     hopper::products_commit();
+    pass_turn(warpgroup);
     hopper::products_wait<0>();
     hopper::hold(l.scores);
     release(shared.key_empty[at.stage]);
@@ -273,15 +282,17 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
       ring_place values = at; // of the step before
       at.next();
       hopper::wait(shared.key_full[at.stage], at.parity);
+      take_turn(warpgroup);
       hopper::hold(l.scores);
       hopper::hold(l.mix);
       hopper::products_begin();
       score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
       hopper::products_commit();
-      take_values(shared, values, it, step + 1, all);
+      hopper::wait(shared.value_full[values.stage], values.parity);
       hopper::products_begin();
       gather<T, HeadDim>(l, shared.value[values.stage]);
       hopper::products_commit();
+      pass_turn(warpgroup);
       hopper::products_wait<1>();
       hopper::hold(l.scores);
       release(shared.key_empty[at.stage]);
@@ -295,7 +306,7 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
       for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] *= shrink[i % 4 / 2];
     }
     release(shared.query_empty);
-    take_values(shared, at, it, step + 1, all);
+    hopper::wait(shared.value_full[at.stage], at.parity);
     hopper::hold(l.mix);
     hopper::products_begin();
     gather<T, HeadDim>(l, shared.value[at.stage]);
@@ -307,7 +318,7 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   } else {
     release(shared.query_empty);
   }
-  for (; step >= it.first; --step) pass_over(step);
+  for (; step >= it.first; --step) pass_over();
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -332,6 +343,7 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
     constexpr std::uint32_t warps = warpgroups * 4;
     hopper::barrier_init(shared.query_full, 1);
     hopper::barrier_init(shared.query_empty, warps);
+    hopper::barrier_init(shared.torn_full, 1);
     for (int i = 0; i < stages; ++i) {
       hopper::barrier_init(shared.key_full[i], 1);
       hopper::barrier_init(shared.key_empty[i], warps);
@@ -351,12 +363,15 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
     if (threadIdx.x < 32) copy<HeadDim>(s, shared, static_cast<std::int32_t>(threadIdx.x));
   } else {
     hopper::take_registers<product_registers>();
+    const std::int32_t warpgroup = static_cast<std::int32_t>(threadIdx.x) / 128 - 1;
     ring_place at;
     std::uint32_t query_parity = 0;
+    if (warpgroup == 1) pass_turn(warpgroup); // the first warpgroup begins
     for_each_item(s, [&](const item& it) {
-      multiply_item<T, HeadDim>(s, shared, it, at, query_parity, static_cast<std::int32_t>(threadIdx.x) / 128 - 1, output);
+      multiply_item<T, HeadDim>(s, shared, it, at, query_parity, warpgroup, output);
       query_parity ^= 1;
     });
+    if (warpgroup == 0) take_turn(warpgroup); // so that none is left over
   }
 }
 

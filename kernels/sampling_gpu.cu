@@ -181,7 +181,7 @@ struct raw_scale {
   __device__ float logprob(float logit) const { return static_cast<float>(static_cast<double>(logit - top) - log_sum); }
 };
 __device__ raw_scale report(row& r, float top, std::int32_t wanted, scored_token* best) {
-  const double sum = r.total<double>(r.shared().totals, [&](std::int32_t i) { return static_cast<double>(expf(r[i] - top)); });
+  const double sum = r.total<double>(r.shared().totals, [&](std::int32_t i) { return expf(r[i] - top); });
   const raw_scale scale{top, log(fmax(sum, 1.0))};
   if (wanted > 0) {
     r.collect_best(wanted);
@@ -205,10 +205,8 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
   const sampling_slot slot = args.slots[own.slot];
   const float* const raw = args.logits + index * args.stride;
   row r(reinterpret_cast<float*>(memory + sizeof(shared_state)), shared, args.vocab, slice);
-  r.load(raw);
-
   candidate top;
-  bool usable = r.find_top(top);
+  bool usable = r.load(raw, top);
   const bool scores = own.kind == sampling_row::work::score;
   const std::int32_t reported = scores ? 1 + own.alternatives : slot.reported;
   const std::int32_t wanted = max(0, min(min(reported - 1, most_best_tokens), args.vocab));
@@ -267,9 +265,9 @@ sampling_slot slot_of(const sampling_params& params, std::int32_t prompt_tokens)
 }
 
 void sample(cuda::stream_handle on, const sampling_args& args) {
-  constexpr std::int32_t most_vocab = 390000;
+  constexpr std::int32_t most_vocab = 370000;
   static_assert(sizeof(shared_state) % 16 == 0 && sizeof(shared_state) + most_vocab / ranks * 4 < 227 * 1024);
-  require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 390000 ids");
+  require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 370000 ids");
   const std::int32_t slice = (args.vocab + ranks * 4 - 1) / (ranks * 4) * 4; // 16 bytes at once
   launch(on, {static_cast<unsigned>(args.rows * ranks), threads, sizeof(shared_state) + static_cast<std::size_t>(slice) * 4, args.overlaps},
          sampling_kernel, args, slice);

@@ -63,7 +63,7 @@ struct sampling_args {
   const float* logits = nullptr; // [rows][stride], of which `vocab` count: what a model pads its vocabulary with is never looked at
   std::int64_t stride = 0;
   std::int32_t rows = 0;
-  std::int32_t vocab = 0;               // at most 390000
+  std::int32_t vocab = 0;               // at most 370000
   const sampling_row* row = nullptr;    // [rows]
   const sampling_slot* slots = nullptr; // [slots]
   std::uint32_t* history = nullptr;     // [slots][vocab]: 0: not seen; 1 + how often a token was an output. Null: no slot has penalties

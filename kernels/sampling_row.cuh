@@ -30,9 +30,9 @@ struct candidate {
 };
 
 struct shared_state {
-  mass histogram[bins];
-  mass merged[bins / ranks]; // of all blocks, this block's share of the bins
-  mass sums[warps];
+  std::uint32_t histogram[3][bins]; // of a mass's bits 0 to 15, 16 to 31, and the others: the sums fit, and adding them is one instruction
+  mass merged[bins / ranks];        // of all blocks, this block's share of the bins
+  mass sums[warps], parts[warps];
   double totals[warps];
   candidate tops[warps];
   float group_tops[groups];
@@ -80,6 +80,27 @@ struct cut {
 };
 
 class row {
+  // What every block passed, by rank, until the next but one exchange.
+  template <class V>
+  class exchanged {
+   public:
+    __device__ explicit exchanged(const std::byte (*places)[16]) : places_(places) {}
+    __device__ const V& operator[](int rank) const { return *reinterpret_cast<const V*>(places_[rank]); }
+
+   private:
+    const std::byte (*places_)[16];
+  };
+  // `mine` is the same in all threads of a block; at most 16 bytes.
+  template <class V>
+  __device__ exchanged<V> exchange(const V& mine) {
+    static_assert(sizeof(V) <= 16);
+    std::byte(*const places)[16] = shared_.exchanged[turn_];
+    if (threadIdx.x < ranks) *reinterpret_cast<V*>(cluster_.map_shared_rank(places[rank_], threadIdx.x)) = mine;
+    sync();
+    turn_ ^= 1; // the next exchange is over only when all blocks have read this one
+    return exchanged<V>(places);
+  }
+
  public:
   __device__ row(float* logits, shared_state& shared, std::int32_t vocab, std::int32_t slice)
       : logits_(logits),
@@ -102,68 +123,48 @@ class row {
   // The first block's value.
   template <class V>
   __device__ V from_first(const V& mine) {
-    V all[ranks];
-    exchange(mine, all);
-    return all[0];
+    return exchange(mine)[0];
   }
 
-  // Fills the slice from `from`, the whole row. Barrier: the next function's.
-  __device__ void load(const float* from) {
+  // Fills the slice from `from`, the whole row, and finds the best id; false when a logit is NaN or +inf, or none is finite.
+  __device__ bool load(const float* from, candidate& top) {
     from += first_;
+    top = {-INFINITY, vocab_};
+    int bad = 0;
     std::int32_t done = 0;
     if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
       done = count_ / 4 * 4;
 #pragma unroll 4
-      for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4)
-        *reinterpret_cast<float4*>(logits_ + i) = __ldcs(reinterpret_cast<const float4*>(from + i));
+      for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4) {
+        const float4 x = *reinterpret_cast<const float4*>(from + i);
+        *reinterpret_cast<float4*>(logits_ + i) = x;
+        look_at(x.x, i, top, bad), look_at(x.y, i + 1, top, bad), look_at(x.z, i + 2, top, bad), look_at(x.w, i + 3, top, bad);
+      }
     }
-    for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) logits_[i] = from[i];
-    __syncthreads();
+    for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) look_at(logits_[i] = from[i], i, top, bad);
+    return agree(top, bad);
   }
-
-  // The best id; false when a logit is NaN or +inf, or none is finite.
+  // The same for what the slice holds now.
   __device__ bool find_top(candidate& top) {
     top = {-INFINITY, vocab_};
     int bad = 0;
-    for (std::int32_t i = threadIdx.x; i < count_; i += threads) {
-      const float x = logits_[i];
-      bad |= !(x < INFINITY);
-      if (x > top.logit) top = {x, first_ + i};
-    }
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const candidate other{__shfl_xor_sync(everyone, top.logit, distance), __shfl_xor_sync(everyone, top.id, distance)};
-      if (other.is_better(top)) top = other;
-    }
-    if (threadIdx.x % 32 == 0) shared_.tops[threadIdx.x / 32] = top;
-    bad = __syncthreads_or(bad);
-    for (int i = 0; i < warps; ++i) {
-      if (shared_.tops[i].is_better(top)) top = shared_.tops[i];
-    }
-    struct verdict {
-      candidate top;
-      std::int32_t bad;
-    } all[ranks];
-    exchange(verdict{top, bad}, all);
-    for (const verdict& v : all) {
-      bad |= v.bad;
-      if (v.top.is_better(top)) top = v.top;
-    }
-    return bad == 0 && top.logit > -INFINITY;
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) look_at(logits_[i], i, top, bad);
+    return agree(top, bad);
   }
 
-  // Sum of measure(i) over all ids; f64 or mass.
+  // Sum of measure(i) over all ids.
   template <class V, class Measure>
   __device__ V total(V (&scratch)[warps], const Measure& measure) {
-    V sum = 0, all[ranks];
-    for (std::int32_t i = threadIdx.x; i < count_; i += threads) sum += measure(i);
-    sum = warp_total(sum);
+    decltype(measure(0)) own = 0; // f32 for a thread's few, where f64 is wanted of all
+    for (std::int32_t i = threadIdx.x; i < count_; i += threads) own += measure(i);
+    V sum = warp_total(static_cast<V>(own));
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
     for (int i = 0; i < warps; ++i) sum += scratch[i];
-    exchange(sum, all);
+    const exchanged<V> all = exchange(sum);
     sum = 0;
-    for (const V& part : all) sum += part;
+    for (int i = 0; i < ranks; ++i) sum += all[i];
     return sum;
   }
 
@@ -172,28 +173,28 @@ class row {
   __device__ crossing walk(std::int32_t count, std::int32_t step, const Measure& measure, const Goal& goal_of) {
     const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const std::int32_t chunk = (count + warps - 1) / warps, begin = min(count, warp * chunk), end = min(count, begin + chunk);
-    mass sum = 0, total = 0, of_block = 0, reached = 0, all[ranks];
+    mass sum = 0, total = 0, of_block = 0, reached = 0;
     for (std::int32_t i = begin + lane; i < end; i += 32) sum += measure(i);
     sum = warp_total(sum);
     if (lane == 0) shared_.sums[warp] = sum;
     __syncthreads();
     for (int i = 0; i < warps; ++i) of_block += shared_.sums[i];
-    exchange(of_block, all);
+    const exchanged<mass> all = exchange(of_block);
     for (int i = 0; i < ranks; ++i) {
       total += all[i];
       if (i < rank_) reached += all[i];
     }
     const mass goal = goal_of(total);
-    crossing found[ranks], mine;
+    crossing mine;
     if (reached <= goal && goal < reached + of_block) { // the whole block
-      for (int i = 0; i < warp; ++i) reached += shared_.sums[i];
-      if (reached <= goal && goal < reached + sum) find_in_warp(begin, end, measure, goal, reached);
-      __syncthreads();
+      std::int32_t at = 0;                              // the warp whose chunk it is
+      for (; goal >= reached + shared_.sums[at]; ++at) reached += shared_.sums[at];
+      find_in_block(min(count, at * chunk), min(count, at * chunk + chunk), measure, goal, reached);
       mine = {rank_ * step + shared_.found, 1, shared_.before};
     }
-    exchange(mine, found);
-    for (const crossing& at : found) {
-      if (at.is_here != 0) mine = at;
+    const exchanged<crossing> found = exchange(mine);
+    for (int i = 0; i < ranks; ++i) {
+      if (found[i].is_here != 0) mine = found[i];
     }
     return mine;
   }
@@ -208,19 +209,24 @@ class row {
     for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {
       const int width = shift == 0 ? 10 : 11, above = shift + width;
       const std::int32_t last = (1 << width) - 1;
-      for (int i = threadIdx.x; i < bins; i += threads) shared_.histogram[i] = 0;
+      for (int i = threadIdx.x; i < 3 * bins; i += threads) shared_.histogram[0][i] = 0;
       __syncthreads();
       for (std::int32_t i = threadIdx.x; i < count_; i += threads) {
         const std::uint32_t k = key_of(logits_[i]);
         if (above < 32 && (k >> above) != (key >> above)) continue;
         const mass m = measure(i, k);
-        if (m != 0) atomicAdd(&shared_.histogram[k >> shift & static_cast<std::uint32_t>(last)], m);
+        const std::uint32_t bin = k >> shift & static_cast<std::uint32_t>(last);
+        for (int part = 0; part < 3; ++part) {
+          const auto bits = static_cast<std::uint32_t>(part < 2 ? m >> 16 * part & 0xffffU : m >> 32);
+          if (bits != 0) atomicAdd(&shared_.histogram[part][bin], bits);
+        }
       }
       sync();
       if (threadIdx.x < share) {
         const std::int32_t bin = last - (rank_ * share + static_cast<std::int32_t>(threadIdx.x));
         mass sum = 0;
-        for (int i = 0; i < ranks && bin >= 0; ++i) sum += cluster_.map_shared_rank(shared_.histogram, i)[bin];
+        for (int i = 0; i < 3 * ranks && bin >= 0; ++i)
+          sum += mass{cluster_.map_shared_rank(shared_.histogram[i / ranks], i % ranks)[bin]} << 16 * (i / ranks);
         shared_.merged[threadIdx.x] = sum;
       }
       __syncthreads();
@@ -258,41 +264,49 @@ class row {
   }
 
  private:
-  // Every block's value, by rank; it is the same in all threads of a block. At most 16 bytes.
-  template <class V>
-  __device__ void exchange(const V& mine, V (&all)[ranks]) {
-    static_assert(sizeof(V) <= 16);
-    std::byte(*const place)[16] = shared_.exchanged[turn_];
-    if (threadIdx.x < ranks) *reinterpret_cast<V*>(cluster_.map_shared_rank(place[rank_], threadIdx.x)) = mine;
-    sync();
-    for (int i = 0; i < ranks; ++i) all[i] = *reinterpret_cast<const V*>(place[i]);
-    turn_ ^= 1; // the next exchange is over only when all blocks have read this one
+  __device__ void look_at(float x, std::int32_t i, candidate& top, int& bad) const { // i grows
+    bad |= !(x < INFINITY);
+    if (x > top.logit) top = {x, first_ + i};
+  }
+  __device__ bool agree(candidate& top, int bad) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const candidate other{__shfl_xor_sync(everyone, top.logit, distance), __shfl_xor_sync(everyone, top.id, distance)};
+      if (other.is_better(top)) top = other;
+    }
+    if (threadIdx.x % 32 == 0) shared_.tops[threadIdx.x / 32] = top;
+    bad = __syncthreads_or(bad);
+    for (int i = 0; i < warps; ++i) {
+      if (shared_.tops[i].is_better(top)) top = shared_.tops[i];
+    }
+    struct verdict {
+      candidate top;
+      std::int32_t bad;
+    };
+    const exchanged<verdict> all = exchange(verdict{top, bad});
+    for (int i = 0; i < ranks; ++i) {
+      bad |= all[i].bad;
+      if (all[i].top.is_better(top)) top = all[i].top;
+    }
+    return bad == 0 && top.logit > -INFINITY;
   }
 
-  // One warp alone: where the sum passes the goal within begin .. end - 1. Each lane sums a stretch of neighbours, starting elsewhere in it
-  // than the other lanes do, so that they read from different banks.
+  // One block alone: where the sum passes the goal within begin .. end - 1; a stretch of neighbours a thread.
   template <class Measure>
-  __device__ void find_in_warp(std::int32_t begin, std::int32_t end, const Measure& measure, mass goal, mass reached) {
-    const std::int32_t lane = threadIdx.x % 32, stretch = (end - begin + 31) / 32;
+  __device__ void find_in_block(std::int32_t begin, std::int32_t end, const Measure& measure, mass goal, mass reached) {
+    const std::int32_t stretch = (end - begin + threads - 1) / threads, start = begin + static_cast<std::int32_t>(threadIdx.x) * stretch;
     mass sum = 0;
-    for (std::int32_t k = 0; k < stretch; ++k) {
-      const std::int32_t i = begin + lane * stretch + (k + lane) % stretch;
-      if (i < end) sum += measure(i);
-    }
+    for (std::int32_t i = start; i < min(end, start + stretch); ++i) sum += measure(i);
     const mass upto = warp_scan(sum);
-    const int crossed = __ffs(static_cast<int>(__ballot_sync(everyone, reached + upto > goal))) - 1;
-    reached += __shfl_sync(everyone, upto - sum, crossed);
-    begin += crossed * stretch;
-    end = min(end, begin + stretch);
-    for (std::int32_t start = begin; start < end; start += 32) {
-      const mass own = start + lane < end ? measure(start + lane) : 0, so_far = warp_scan(own);
-      const unsigned over = __ballot_sync(everyone, reached + so_far > goal);
-      if (over != 0) {
-        if (lane == __ffs(static_cast<int>(over)) - 1) shared_.found = start + lane, shared_.before = reached + so_far - own;
-        return;
-      }
-      reached += __shfl_sync(everyone, so_far, 31);
+    if (threadIdx.x % 32 == 31) shared_.parts[threadIdx.x / 32] = upto;
+    __syncthreads();
+    reached += upto - sum;
+    for (int i = 0; i < static_cast<int>(threadIdx.x) / 32; ++i) reached += shared_.parts[i];
+    if (reached <= goal && goal < reached + sum) { // this thread's
+      std::int32_t i = start;
+      for (mass own = measure(i); goal >= reached + own; own = measure(++i)) reached += own;
+      shared_.found = i, shared_.before = reached;
     }
+    __syncthreads();
   }
 
   __device__ float kth_group_top(std::int32_t k) {
@@ -302,14 +316,14 @@ class row {
     if (threadIdx.x % 16 < ranks) // a lane a block
       cluster_.map_shared_rank(shared_.group_tops, threadIdx.x % 16)[rank_ * (groups / ranks) + threadIdx.x / 16] = top;
     sync();
-    if (threadIdx.x < groups) {
-      const candidate mine{shared_.group_tops[threadIdx.x], static_cast<token_id>(threadIdx.x)};
-      std::int32_t better = 0;
-#pragma unroll 8
-      for (std::int32_t i = 0; i < groups; ++i) better += candidate{shared_.group_tops[i], i}.is_better(mine) ? 1 : 0;
-      if (better == k - 1) shared_.bound = mine.logit;
+    for (int mine = threadIdx.x / 32; mine < groups / ranks; mine += warps) { // each block ranks its own groups, a warp one at a time
+      const candidate own{shared_.group_tops[rank_ * (groups / ranks) + mine], rank_ * (groups / ranks) + mine};
+      std::uint32_t better = 0;
+      for (int i = threadIdx.x % 32; i < groups; i += 32) better += candidate{shared_.group_tops[i], i}.is_better(own) ? 1 : 0;
+      if (__reduce_add_sync(everyone, better) == static_cast<std::uint32_t>(k) - 1 && threadIdx.x % 32 < ranks)
+        *cluster_.map_shared_rank(&shared_.bound, threadIdx.x % 32) = own.logit;
     }
-    __syncthreads();
+    sync();
     return shared_.bound;
   }
 
@@ -324,9 +338,9 @@ class row {
       if (at < most_candidates) shared_.own[at] = {logits_[i], first_ + i};
     }
     __syncthreads();
-    std::int32_t counts[ranks], n = 0;
-    exchange(shared_.count, counts);
-    for (const std::int32_t c : counts) n += c;
+    const exchanged<std::int32_t> counts = exchange(shared_.count);
+    std::int32_t n = 0;
+    for (int i = 0; i < ranks; ++i) n += counts[i];
     if (n > most_candidates || rank_ != 0) return n;
     for (std::int32_t r = 0, start = 0; r < ranks; start += counts[r], ++r) {
       if (static_cast<std::int32_t>(threadIdx.x) < counts[r])

@@ -87,6 +87,7 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   plan.info.max_batched_tokens = o.max_batched_tokens;
   plan.info.max_model_len = context_length(config, o.max_model_len);
   plan.info.vocab_size = std::min(config.vocab_size, o.tokenizer_vocab_size.value_or(config.vocab_size));
+  plan.info.max_verify_tokens = o.max_batched_tokens;
   require(plan.info.vocab_size >= 1, "tokenizer_vocab_size must be at least 1");
   gpu_model_shape& s = plan.shape;
   s.type = o.type.value_or(stored == dtype::f16 ? dtype::f16 : dtype::bf16);

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "core/ids.hpp"
+#include "scheduler/ngram_index.hpp"
 #include "scheduler/sequence.hpp"
+#include "scheduler/speculation.hpp"
+#include "scheduler/token_view.hpp"
 
 namespace troupe {
 
@@ -16,6 +19,8 @@ struct sequence_state {
   std::int32_t scored = 0;                 // prompt positions whose scores were reported
   std::int32_t cached_tokens = 0;          // of the prompt, found computed when first scheduled
   std::vector<std::uint64_t> block_hashes; // of the leading full blocks, as far as they were needed
+  ngram_index ngrams; // kept when drafts come from it
+  acceptance drafts;  // what became of its drafts so far
   sequence_times times;
   std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
   std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
@@ -28,17 +33,18 @@ struct sequence_state {
   std::int32_t confirmed = 0; // positions 0 .. confirmed-1 are computed: their results were applied
   std::int32_t indexed = 0;   // leading blocks that are in the prefix index
   std::int32_t samples_in_flight = 0;
+  std::vector<token_id> proposals; // of the device's draft model, for what follows the last output
   bool proven = false; // a token came back in this life
   bool primed = false; // a sample was planned in this life: the device holds the last token
 
   std::int32_t prompt_size() const { return static_cast<std::int32_t>(request.prompt.size()); }
   std::int32_t output_size() const { return static_cast<std::int32_t>(outputs.size()); }
   std::int32_t known() const { return prompt_size() + output_size(); }
-  token_id token_at(std::int32_t position) const {
-    return position < prompt_size() ? request.prompt[static_cast<std::size_t>(position)]
-                                    : outputs[static_cast<std::size_t>(position - prompt_size())];
-  }
-  bool wants_output() const { return output_size() + samples_in_flight < request.stop.max_tokens; }
+  token_id token_at(std::int32_t position) const { return tokens()[position]; }
+  token_view tokens() const { return {request.prompt, outputs}; }
+  // Outputs that are neither there nor in flight.
+  std::int32_t outputs_left() const { return request.stop.max_tokens - output_size() - samples_in_flight; }
+  bool wants_output() const { return outputs_left() > 0; }
   bool can_decode() const { return primed && wants_output(); }
   bool can_prefill() const { return !primed && planned < known(); }
   bool wants_scores() const { return request.prompt_logprobs.has_value() && scored + 1 < prompt_size(); }
@@ -55,6 +61,7 @@ struct sequence_state {
     blocks.clear();
     planned = confirmed = indexed = 0;
     samples_in_flight = 0;
+    proposals.clear();
     proven = false;
     primed = false;
   }

@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-executor_info small() { return {4, 10, 3, 16, 32, 50}; } // block of 4, 10 blocks, 3 slots, 16 rows, 32 positions, 50 ids
+executor_info small() { return {4, 10, 3, 16, 32, 50, 4}; } // block of 4, 10 blocks, 3 slots, 16 rows, 32 positions, 50 ids, 4 to verify
 
 // Slot 0 has sampled after a prompt of 6 tokens and holds blocks 0 and 1; slot 1 is open with block 2 and has done nothing.
 step_plan opening() {
@@ -155,6 +155,8 @@ const breach_case cases[] = {
     {"decode_of_two", "2 tokens", [](step_plan& p) { p.items[0].token_count = 2; }},
     {"decode_without_sampling", "does not sample", [](step_plan& p) { p.items[0].sample = false; }},
     {"decode_without_a_token", "sampled none", [](step_plan& p) { p.items[1] = {1, work_kind::decode, 0, 1, true, std::nullopt}; }},
+    {"verify_of_too_many", "at most 4", [](step_plan& p) { p.items[0] = {0, work_kind::verify, 6, 5, true, std::nullopt}; }},
+    {"proposals_without_a_draft_model", "is to propose 1", [](step_plan& p) { p.items[0].propose = 1; }},
     {"verify_without_a_token", "sampled none", [](step_plan& p) { p.items[1] = {1, work_kind::verify, 0, 2, true, std::nullopt}; }},
     {"position_skipped", "stands at 6", [](step_plan& p) { p.items[0].first_position = 7; }},
     {"position_negative", "position 2", [](step_plan& p) { p.items[1].first_position = -1; }},
