@@ -37,6 +37,12 @@ struct pending_step {
   std::uint64_t prepare_ns = 0;
 };
 
+// When the step in a download slot had been computed.
+struct computed_step {
+  std::size_t slot = 0;
+  std::uint64_t at_ns = 0;
+};
+
 // What a result says of a slot that the slot table could not know when the plan was taken.
 struct late_news {
   slot_id slot = 0;
@@ -107,7 +113,7 @@ class gpu_executor final : public step_executor {
       pending.items.push_back({step_.items[i], table_[item.slot].sampling.top_logprobs, item.first_position, step_.items[i].draws > 1,
                                openings_[static_cast<std::size_t>(item.slot)]});
     }
-    worker_.wait_below(steps_in_flight); // the download's last use has been read
+    worker_.wait_below(steps_in_flight - 1); // the download's last use has been read, and nobody looks back at it
     pending.slot = next_slot_;
     next_slot_ = (next_slot_ + 1) % steps_in_flight;
     pending.layout = runner_.run(step_, pending.slot);
@@ -134,11 +140,25 @@ class gpu_executor final : public step_executor {
     return result;
   }
 
-  // The GPU's stages are placed backwards from the moment in which the results were there.
-  stage_times times_of(const pending_step& pending, std::uint64_t arrived) const {
+  // The GPU's clock says how long after the step before this one began, the host's that it began so long before its results were there
+  // at the latest: this thread may have been woken late. Where the two clocks have drifted apart, the host's counts.
+  stage_times times_of(const pending_step& pending, std::uint64_t arrived) {
+    constexpr std::uint64_t most_drift_ns = 200'000;
     const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
-    return {pending.prepare_ns,       compute,        now_ns() - arrived + copy,         pending.prepare_at_ns,
-            arrived - copy - compute, arrived - copy, runner_.kernel_times(pending.slot)};
+    std::uint64_t begun = arrived - copy - compute;
+    if (computed_before_) {
+      const std::uint64_t follows =
+          computed_before_->at_ns + nanoseconds(std::max(0.0F, runner_.gap_ms(computed_before_->slot, pending.slot)));
+      if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
+    }
+    computed_before_ = computed_step{pending.slot, begun + compute};
+    return {pending.prepare_ns,
+            compute,
+            now_ns() - arrived + copy,
+            pending.prepare_at_ns,
+            begun,
+            begun + compute,
+            runner_.kernel_times(pending.slot)};
   }
 
   void note_news(const std::vector<awaited_item>& items, const std::vector<slot_output>& outputs) {
@@ -168,6 +188,7 @@ class gpu_executor final : public step_executor {
   std::vector<std::uint64_t> openings_; // by slot: how often it was opened
   gpu_step step_;                       // the one being laid out
   std::size_t next_slot_ = 0;
+  std::optional<computed_step> computed_before_; // the finishing thread's
   std::mutex news_guard_;
   std::vector<late_news> news_;
   gpu_memory memory_;

@@ -271,16 +271,17 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   const download_layout layout(count_of(step.items.size()), count_of(step.heads.size()), step.reports);
   const std::int32_t graph = graph_rows(step);
   if (graph > 0) pad(step, graph);
-  begun_[slot].record(compute());
   kernel_timer* const timer = timers_.empty() ? nullptr : &timers_[slot];
   if (timer != nullptr) timer->begin();
   mark(timer, kernel_group::gathering);
   uploaded at;
+  bool begun = false;
   for (bool all = false; !all;) {
     uploads_.begin();
     all = put_changes(step, at);
     if (all) put_rows(step, at);
     uploads_.send();
+    if (!std::exchange(begun, true)) begun_[slot].record(compute()); // behind the wait for the upload, which is idle time
     settle();
     apply_changes(at);
     if (all) prepare(step, at);

@@ -45,6 +45,8 @@ class gpu_runner {
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
+  // From the end of the step in slot `before`, whose place was not used again yet, to this one's begin; about 0 when it waited for that end.
+  float gap_ms(std::size_t before, std::size_t slot) const { return cuda::elapsed_ms(downloads_.computed(before), begun_[slot]); }
   std::vector<group_time> kernel_times(std::size_t slot) const; // empty unless asked for
 
  private:

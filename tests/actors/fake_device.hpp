@@ -107,7 +107,7 @@ class fake_device final : public step_executor {
     faults_->pass_gate(number_);
     if (const int us = faults_->step_us; us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
     if (faults_->steps++ == faults_->fail_at) throw device_error("the fake device failed on demand");
-    step_result result{plan.epoch, plan.step, {}, {1, 2, 3}};
+    step_result result{plan.epoch, plan.step, {}, {1, 2, 3, 0, 0, 0, {}}};
     try {
       run(plan, result);
     } catch (const std::logic_error& broken) {

@@ -78,6 +78,8 @@ def main():
             check_head(name, result)
         check_figures(results)
         check_regress(program, folder)
+        trace = json.loads((folder / "steps.trace").read_text())
+        assert any(e["name"] == "decode" for e in trace["traceEvents"]) and trace["otherData"]["decode_steps"] > 8, trace["otherData"]
         broken = subprocess.run([ROOT / "bench/gpu_results.sh", "/bin/false", folder, "latency-1b"], env=environment, capture_output=True, text=True, check=False)
         assert broken.returncode == 1 and "failed: latency-1b" in broken.stdout, broken
     print("the benches measure")

@@ -86,10 +86,10 @@ def serve_in_a_child(program, model, folder):
 
 def run_killed(program, model, folder):
     path = folder / "run.json"
-    command = [program, "run", model, "Count from one to a thousand.", "--max-tokens", "2000", "--trace", str(path)]
+    command = [program, "run", model, "1 2 3 4 5 6 7 8 9 10 11 12 13 14", "--raw", "--max-tokens", "2000", "--trace", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout.read(4)
-    time.sleep(1)
+    time.sleep(0.5)
     process.send_signal(signal.SIGTERM)  # nobody catches it
     assert process.wait(30) == -signal.SIGTERM
     trace, _ = read(path)

@@ -39,7 +39,7 @@ def results():
     ms = {"median": 9.0, "p99": 12.0}
     load = {**HEAD, "kind": "throughput", "model": {"name": "llama-3.1-8b"}, "workload": {"requests": 7, "input_len": "512", "output_len": "1024"},
             "steady": {"concurrency": 127.6}, "throughput": {"output_tokens_per_second": 12345.6}, "latency_ms": {"ttft": ms, "itl": ms},
-            "itl_p99_over_median": 1.337, "idle_share": 0.0042}
+            "itl_p99_over_median": 1.337, "idle_share": 0.0042, "start_to_first_token_seconds": 3.21}
     variant = {"step_median_ms": 4.0, "step_p99_ms": 5.0, "end_to_end_median_ms": 100.0}
     ablation = {**HEAD, "kind": "ablation", "model": {"name": "llama-3.1-8b"}, "workload": {"batch": 8, "prompt_tokens": 512, "output_tokens": 128},
                 "variants": [{**variant, "name": "full", "step_ratio": 1.0, "end_to_end_ratio": 1.0},
@@ -82,6 +82,7 @@ def main():
         assert row(text, "prefill of 8192 tokens, of the matrix product's peak")[1] == "65.4%"
         assert row(text, "GPU idle between decode steps under load")[1] == "0.42%"
         assert row(text, "start to first token")[1] == "4.6 s"
+        assert row(text, "start to first token, whole serving side, started later")[1] == "3.2 s"
         assert row(text, "p99 / median of inter-token latency under load")[1] == "1.34"
         assert row(text, "unfused")[3] == "1.48 x"
         assert row(text, "reading")[1] == "4.567 TB/s"

@@ -44,11 +44,14 @@ class late_device final : public step_executor {
       std::unique_lock lock(guard_);
       changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
       if (jobs_.empty()) return;
-      auto& job = jobs_.front();
+      const auto job = jobs_.front(); // stays in the queue until its result is there
       lock.unlock();
-      inner_->submit(job.first, job.second);
-      lock.lock();
-      jobs_.pop_front();
+      inner_->submit(job.first, [&](step_outcome outcome) {
+        lock.lock();
+        jobs_.pop_front();
+        lock.unlock();
+        job.second(std::move(outcome));
+      });
     }
   }
 
