@@ -88,6 +88,104 @@ __global__ void __launch_bounds__(threads) rope_kv_kernel(rope_kv_args args) {
   }
 }
 
+// The same for heads of 16, 32, 64, .. dimensions that can be read 16 bytes at once: a thread has 8 dimensions and those they turn with, of
+// one row and of several heads, which share cos and sin.
+constexpr int together = 4; // heads of a block
+
+// What norm_rows does, for the 16 elements of each of `lanes` neighbouring threads.
+template <class T>
+__device__ void norm_pieces(eight<T>& low, eight<T>& high, std::int32_t lanes, const T* weight, std::int32_t first_dim, float epsilon) {
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) squares += to_float(low.at[k]) * to_float(low.at[k]) + to_float(high.at[k]) * to_float(high.at[k]);
+  for (std::int32_t distance = lanes / 2; distance > 0; distance /= 2) squares += __shfl_xor_sync(0xffffffffU, squares, distance);
+  const float scale = rsqrtf(squares / static_cast<float>(lanes * 16) + epsilon);
+  const eight<T> low_weight = load_eight(weight + first_dim), high_weight = load_eight(weight + first_dim + lanes * 8);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    low.at[k] = from_float<T>(to_float(low.at[k]) * scale * to_float(low_weight.at[k]));
+    high.at[k] = from_float<T>(to_float(high.at[k]) * scale * to_float(high_weight.at[k]));
+  }
+}
+
+template <class T>
+__device__ void turn(eight<T>& low, eight<T>& high, const float (&cos)[8], const float (&sin)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float a = to_float(low.at[k]), b = to_float(high.at[k]);
+    low.at[k] = from_float<T>(a * cos[k] - b * sin[k]), high.at[k] = from_float<T>(b * cos[k] + a * sin[k]);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) rope_kv_wide_kernel(rope_kv_args args) {
+  __shared__ row_place places[threads];
+  __shared__ T keys[threads * 16 + 2 * most_dims]; // [dim][row], two more a dimension so that they lie in other banks
+  let_next_start();
+  wait_for_previous();
+  const kv_layout& layout = args.kv.layout;
+  const std::int32_t dims = layout.head_dim, half = dims / 2, lanes = half / 8, rows = threads / lanes, pitch = rows + 2;
+  const std::int32_t mine = threadIdx.x / lanes, dim = threadIdx.x % lanes * 8, row = blockIdx.x * rows + mine;
+  const std::int32_t first_head = blockIdx.y * together, heads = args.heads + 2 * layout.kv_heads;
+  const bool live = row < args.rows;
+  T* const x = static_cast<T*>(args.qkv) + row * args.stride + dim;
+  eight<T> low[together] = {}, high[together] = {};
+#pragma unroll
+  for (int h = 0; h < together; ++h) {
+    if (!live || first_head + h >= heads) continue;
+    low[h] = load_eight(x + (first_head + h) * dims), high[h] = load_eight(x + (first_head + h) * dims + half);
+  }
+  float cos[8] = {}, sin[8] = {};
+  row_place place{};
+  if (live) {
+    place.position = args.places.positions[row], place.inside = place.position % layout.block_size;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      cos[k] = args.table.cos[std::int64_t{place.position} * half + dim + k];
+      sin[k] = args.table.sin[std::int64_t{place.position} * half + dim + k];
+    }
+    if (first_head + together > args.heads) {
+      const std::int64_t table = args.tables == nullptr ? row : args.tables[row];
+      place.block = args.places.block_tables[table * args.places.table_stride + place.position / layout.block_size];
+    }
+  }
+  if (dim == 0) places[mine] = place;
+  const std::int64_t of_head = std::int64_t{dims} * layout.block_size;
+  const auto cached = [&](const row_place& of, std::int32_t kv_head) {
+    return reinterpret_cast<T*>(args.kv.data) + (of.block * layout.kv_heads + kv_head) * 2 * of_head;
+  };
+#pragma unroll
+  for (int h = 0; h < together; ++h) {
+    const std::int32_t head = first_head + h;
+    if (head >= heads) break;
+    const bool is_query = head < args.heads, is_key = !is_query && head < args.heads + layout.kv_heads;
+    const void* const norm = is_query ? args.query_norm : is_key ? args.key_norm : nullptr;
+    if (norm != nullptr) norm_pieces(low[h], high[h], lanes, static_cast<const T*>(norm), dim, args.epsilon);
+    if (is_query || is_key) turn(low[h], high[h], cos, sin);
+    if (is_query) {
+      if (live) store_eight(x + head * dims, low[h]), store_eight(x + head * dims + half, high[h]);
+    } else if (!is_key) {
+      T* const values = cached(place, head - args.heads - layout.kv_heads) + of_head + place.inside * dims + dim;
+      if (live) store_eight(values, low[h]), store_eight(values + half, high[h]);
+    } else {
+      __syncthreads(); // the last head's keys are written
+#pragma unroll
+      for (int k = 0; k < 8; ++k) keys[(dim + k) * pitch + mine] = low[h].at[k], keys[(dim + half + k) * pitch + mine] = high[h].at[k];
+      __syncthreads();
+      const std::int32_t of = threadIdx.x % rows; // neighbouring threads: neighbouring rows
+      if (static_cast<std::int32_t>(blockIdx.x) * rows + of >= args.rows) continue;
+      T* const to = cached(places[of], head - args.heads) + places[of].inside;
+      for (std::int32_t d = threadIdx.x / rows; d < dims; d += lanes) to[d * layout.block_size] = keys[d * pitch + of];
+    }
+  }
+}
+
+bool can_be_wide(const rope_kv_args& args) {
+  const std::int32_t lanes = args.kv.layout.head_dim / 16;
+  return args.kv.layout.head_dim % 16 == 0 && (lanes & (lanes - 1)) == 0 && args.stride % 8 == 0 &&
+         are_wide({args.qkv, args.kv.data, args.query_norm, args.key_norm});
+}
+
 } // namespace
 
 void rope_and_kv_write(cuda::stream_handle on, const rope_kv_args& args) {
@@ -95,8 +193,13 @@ void rope_and_kv_write(cuda::stream_handle on, const rope_kv_args& args) {
   const kv_layout& layout = args.kv.layout;
   require(args.rows >= 1, op, "at least 1 row");
   require(layout.head_dim % 2 == 0 && layout.head_dim >= 2 && layout.head_dim <= most_dims, op, "head_dim is even, at most 256");
-  const dim3 grid(static_cast<unsigned>((args.rows + tile_rows - 1) / tile_rows), static_cast<unsigned>(args.heads + 2 * layout.kv_heads));
-  with_half_type(layout.type, op, [&]<class T>() { launch(on, {grid, threads, 0, args.overlaps}, rope_kv_kernel<T>, args); });
+  const bool wide = can_be_wide(args);
+  const std::int32_t rows = wide ? threads / (layout.head_dim / 16) : tile_rows, heads = args.heads + 2 * layout.kv_heads;
+  const dim3 grid(static_cast<unsigned>((args.rows + rows - 1) / rows),
+                  static_cast<unsigned>(wide ? (heads + together - 1) / together : heads));
+  with_half_type(layout.type, op, [&]<class T>() {
+    launch(on, {grid, threads, 0, args.overlaps}, wide ? rope_kv_wide_kernel<T> : rope_kv_kernel<T>, args);
+  });
 }
 
 } // namespace troupe::gpu

@@ -160,14 +160,15 @@ struct rope_case {
 };
 
 TEST_F(gpu_elementwise_test, rope_and_kv_write_equal_the_cpu) {
-  const rope_case cases[] = {
-      {6, 2, 48, 5, 4, false, false}, {4, 4, 128, 16, 37, true, true}, {3, 1, 64, 16, 1, true, false}, {2, 1, 2, 3, 5, false, true}};
+  const rope_case cases[] = {{6, 2, 48, 5, 4, false, false}, {4, 4, 128, 16, 37, true, true}, {3, 1, 64, 16, 1, true, false},
+                             {2, 1, 2, 3, 5, false, true},   {7, 3, 64, 16, 40, true, true},  {5, 1, 128, 32, 3, false, true},
+                             {1, 2, 256, 16, 9, true, true}, {8, 2, 16, 16, 45, true, true}};
   for (const dtype type : types) {
     for (const rope_case& c : cases) {
       SCOPED_TRACE(::testing::Message() << traits(type).name << ", head_dim " << c.head_dim << ", norms " << c.norms);
       // Two sequences: a chunk from position 3, one of 3 rows from position 11.
       const std::int32_t rows = c.first_rows + 3, per_sequence = 64 / c.block_size;
-      const std::int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, stride = q + 2 * kv + 1;
+      const std::int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, stride = q + 2 * kv + (c.shared_tables ? 8 : 1);
       std::vector<std::int32_t> positions, sequences, blocks(static_cast<std::size_t>(2 * per_sequence)), tables;
       std::iota(blocks.begin(), blocks.end(), 0);
       std::shuffle(blocks.begin(), blocks.end(), random_);
