@@ -27,8 +27,13 @@ class gpu_step_rows_test : public test::gpu_op_test {
     return reinterpret_cast<T*>(memory.data());
   }
   gpu::slot_arrays arrays() const {
-    return {as<token_id>(last_),       as<std::int32_t>(faulted_), as<gpu::sampling_slot>(sampling_), as<token_bias>(biases_),
-            as<token_id>(suppressed_), as<std::int32_t>(tables_),  stride};
+    return {as<token_id>(last_),
+            as<std::int32_t>(faulted_),
+            as<gpu::sampling_slot>(sampling_),
+            as<token_bias>(biases_),
+            as<token_id>(suppressed_),
+            as<std::int32_t>(tables_),
+            stride};
   }
 
   buffer last_, faulted_, sampling_, biases_, suppressed_, tables_;

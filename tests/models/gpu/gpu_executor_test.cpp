@@ -198,10 +198,13 @@ TEST_F(gpu_executor_test, biases_suppression_and_penalties_are_applied) {
   params.min_tokens = 2;
   params.suppressed = {17};
   EXPECT_EQ(test::generate(writer, 0, random_tokens(9, 8), params, 4), (tokens{18, 18, 17, 17}));
-  params = forced(40, 30);
+  params = greedy();
   params.frequency_penalty = 2;
-  params.logit_bias = {{40, 100}, {41, 97}};
-  EXPECT_EQ(test::generate(writer, 0, random_tokens(9, 8), params, 4), (tokens{40, 40, 41, 40})) << "100, 98, 96 against 97, 97, 97";
+  params.repetition_penalty = 1.1F;
+  params.logit_bias = {{40, 100}, {41, 97}, {42, 95}};
+  const auto cpu = make_cpu_executor(weights_, test::small_options());
+  plan_writer reference(*cpu);
+  EXPECT_EQ(test::generate(writer, 0, random_tokens(9, 8), params, 12), test::generate(reference, 0, random_tokens(9, 8), params, 12));
   EXPECT_EQ(test::generate(writer, 0, random_tokens(9, 8), forced(50), 2), (tokens{50, 50})) << "the slot's old biases are gone";
 }
 
