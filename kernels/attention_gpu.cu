@@ -188,7 +188,7 @@ void start_by_length(cuda::stream_handle on, const decode_attention_args& args) 
 
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest) {
   const std::int32_t units = rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
-  const std::int32_t useful = std::min(2 * multiprocessors() / units, longest / (warps * tile));
+  const std::int32_t useful = std::min(multiprocessors() / units, longest / (warps * tile));
   return static_cast<std::int32_t>(std::bit_floor(static_cast<unsigned>(std::clamp(useful, 1, max_splits))));
 }
 

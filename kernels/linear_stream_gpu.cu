@@ -55,7 +55,13 @@ template <class T>
 class w_pipe {
  public:
   __device__ w_pipe(const stream_shape& s, std::byte* slots, std::int32_t tiles, std::int32_t column, std::int32_t lane)
-      : s_(s), slots_(slots), tiles_(tiles), column_(column + lane * 8), lane_(lane) {
+      : s_(s),
+        slots_(slots),
+        tiles_(tiles),
+        column_(column + lane * 8),
+        lane_(lane),
+        to_(shared_address(slots) + lane * 16),
+        from_(lane / 4 * 512 + lane % 4 * 16) {
     aim();
   }
 
@@ -64,14 +70,19 @@ class w_pipe {
   __device__ void fetch() {
     if (!done()) {
       const std::int32_t column = column_ + step_of(s_, k_, step_) * step_columns;
-      const std::uint32_t to = shared_address(slots_ + fill_ * w_slot_bytes), bytes = column < s_.columns ? 16 : 0; // else zeros
-      const T* const from = static_cast<const T*>(s_.weight) + min(column, s_.columns - 8);
+      const bool inside = column < s_.columns; // else zeros
+      const T* const from = static_cast<const T*>(s_.weight) + (inside ? column : 0);
+      const std::uint32_t even = to_ + fill_ * w_slot_bytes, odd = even ^ 64;
 #pragma unroll
-      for (int r = 0; r < 16; ++r) {
-        const std::int32_t row = min(first_ + r % 8 + r / 8 * s_.distance, s_.last_row);
-        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to + 16 * piece(r, lane_)),
-                     "l"(from + std::int64_t{row} * s_.columns), "r"(bytes)
-                     : "memory");
+      for (int half = 0; half < 2; ++half) {
+        const std::int32_t first = first_ + half * s_.distance;
+        const T* const rows = from + std::int64_t{first} * s_.columns;
+        const bool whole = first + 7 <= s_.last_row;
+#pragma unroll
+        for (int r = 0; r < 8; ++r) {
+          const auto behind = static_cast<std::uint32_t>((whole ? r : max(0, min(r, s_.last_row - first))) * s_.columns);
+          copy((r % 2 == 0 ? even : odd) + (8 * half + r) * 512, (whole || first <= s_.last_row) ? rows + behind : from, inside);
+        }
       }
       if (++j_ == s_.together || k_ + j_ >= tiles_) {
         j_ = 0;
@@ -88,24 +99,45 @@ class w_pipe {
     __syncwarp();
   }
   __device__ void read(int i, uint4 (&w)[2]) const {
-    const auto* const slot = reinterpret_cast<const uint4*>(slots_ + fill_ * w_slot_bytes); // the next to fill is the oldest
-    const int g = lane_ / 4, at = 4 * i + lane_ % 4;
-    w[0] = slot[piece(g, at)], w[1] = slot[piece(8 + g, at)];
+    // The slot to be filled next is the oldest. Items of an odd row lie in twos the other way round.
+    const std::byte* const row = slots_ + fill_ * w_slot_bytes + from_ + 64 * (i % 2 == 0 ? i + lane_ / 4 % 2 : i - lane_ / 4 % 2);
+    w[0] = *reinterpret_cast<const uint4*>(row), w[1] = *reinterpret_cast<const uint4*>(row + 8 * 512);
   }
 
  private:
-  // Where 16 bytes of a row lie: lanes that read together, of an even row and an odd one, find them in different banks.
-  __device__ static int piece(int row, int at) { return 32 * row + (at ^ (row % 2 * 4)); }
-
+  // Rows are 512 bytes; pieces of 16 bytes of odd ones are moved by 64, so that lanes that read an even and an odd row together find them
+  // in different banks.
+  __device__ static void copy(std::uint32_t to, const T* from, bool inside) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+  }
   __device__ void aim() { first_ = first_row_of(static_cast<std::int32_t>(blockIdx.x + (k_ + j_) * gridDim.x) * 8, s_.distance); }
 
   const stream_shape& s_;
   std::byte* const slots_;
   const std::int32_t tiles_, column_, lane_;
+  const std::uint32_t to_, from_; // of this lane's pieces, in a slot
   std::int32_t k_ = 0, j_ = 0, step_ = 0;
   std::int32_t first_ = 0; // row of W
   int fill_ = 0;
 };
+
+template <class T>
+using pair_of = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+
+// x *= w, rounded; returns the sum of the squares that x had.
+template <class T>
+__device__ __forceinline__ float scale_by(uint4& x, const uint4& w) {
+  auto* const values = reinterpret_cast<pair_of<T>*>(&x);
+  const auto* const factors = reinterpret_cast<const pair_of<T>*>(&w);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 v = to_floats(values[i]);
+    squares = fmaf(v.x, v.x, fmaf(v.y, v.y, squares));
+    values[i] = __hmul2(values[i], factors[i]);
+  }
+  return squares;
+}
 
 // A warp's own columns of x, and of the norm's weight, in shared memory; bulk copies bring them.
 class x_slots {
@@ -118,7 +150,6 @@ class x_slots {
     return max(0, min(group_columns, s_.columns - column_ - step * step_columns)) * 2;
   }
   __device__ const std::byte* slot(std::int32_t index) const { return slots_ + index * s_.rows * x_pitch; }
-  __device__ const std::byte* norm(std::int32_t step) const { return norm_ + step * group_columns * 2; }
 
   // Before the previous kernel's results are there.
   __device__ void prepare() {
@@ -151,8 +182,26 @@ class x_slots {
     }
   }
   __device__ void wait(std::int32_t index, std::uint32_t parity) const { mbarrier_wait(barriers_ + index, parity); }
-  __device__ void wait_for_norm() const {
-    if (s_.norm_weight != nullptr) mbarrier_wait(barriers_ + s_.slots, 0);
+  __device__ void wait_for_norm() const { mbarrier_wait(barriers_ + s_.slots, 0); }
+  // What has arrived in a slot is multiplied by the norm's weight; `squares` grow by this lane's part of what was there before.
+  template <class T>
+  __device__ void scale(std::int32_t step, std::int32_t index, float (&squares)[stream_rows]) {
+    if (lane_ * 16 < bytes_of(step)) {
+      const uint4 factor = *reinterpret_cast<const uint4*>(norm_ + step * group_columns * 2 + lane_ * 16);
+      std::byte* const at = slots_ + index * s_.rows * x_pitch + lane_ * 16;
+      uint4 v[stream_rows];
+#pragma unroll
+      for (int row = 0; row < stream_rows; ++row) {
+        if (row < s_.rows) v[row] = *reinterpret_cast<const uint4*>(at + row * x_pitch);
+      }
+#pragma unroll
+      for (int row = 0; row < stream_rows; ++row) {
+        if (row >= s_.rows) break;
+        squares[row] += scale_by<T>(v[row], factor);
+        *reinterpret_cast<uint4*>(at + row * x_pitch) = v[row];
+      }
+    }
+    __syncwarp();
   }
 
  private:
@@ -161,24 +210,6 @@ class x_slots {
   std::uint64_t* barriers_;
   std::int32_t column_, lane_;
 };
-
-template <class T>
-using pair_of = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
-
-// x *= w, rounded; returns the sum of the squares that x had.
-template <class T>
-__device__ __forceinline__ float scale_by(uint4& x, const uint4& w) {
-  auto* const values = reinterpret_cast<pair_of<T>*>(&x);
-  const auto* const factors = reinterpret_cast<const pair_of<T>*>(&w);
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 v = to_floats(values[i]);
-    squares = fmaf(v.x, v.x, fmaf(v.y, v.y, squares));
-    values[i] = __hmul2(values[i], factors[i]);
-  }
-  return squares;
-}
 
 // sums: [pair's half][row of x 2t, 2t + 1] of pair g.
 template <class T>
@@ -189,7 +220,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const uint4 (&w)[2], 
 
 struct block_state {
   float sums[buffers][warps][2][stream_rows][8];
-  float squares[stream_rows][warps];
+  float squares[warps][stream_rows];
   std::uint64_t written[buffers], taken[buffers]; // phases: by all warps; by the finishers
 };
 
@@ -237,7 +268,7 @@ class tile_sums {
 #pragma unroll
       for (int i = 0; i < warps; ++i) {
         first += state_.sums[buffer][i][0][row_][lane_ % 8], second += state_.sums[buffer][i][1][row_][lane_ % 8];
-        if (s_.norm_weight != nullptr) squares += state_.squares[row_][i];
+        if (s_.norm_weight != nullptr) squares += state_.squares[i][row_];
       }
     }
     __syncwarp();
@@ -288,21 +319,23 @@ __global__ void __launch_bounds__(registers_for, 1)
   for (; fetched < s.slots; ++fetched) x.fetch(x_stays ? fetched : step_of(s, 0, fetched), fetched);
   tile_sums<T, Epilogue> outputs(s, epilogue, state);
   outputs.begin();
-  x.wait_for_norm();
+  if (s.norm_weight != nullptr) x.wait_for_norm();
 
   std::int32_t slot = 0;
   std::uint32_t parity = 0;
-  float squares = 0;
+  float squares[stream_rows] = {}; // of the whole first pass
   for (std::int32_t k = 0; k < tiles; k += s.together) {
     const std::int32_t end = min(tiles, k + s.together);
     for (std::int32_t n = k; n < end; ++n) outputs.expect(n);
     float sums[2][2][4] = {}; // of a tile two, of every other item: shorter chains of sums
     for (std::int32_t n = 0; n < s.steps; ++n) {
       const std::int32_t step = step_of(s, k, n), x_slot = x_stays ? step : slot;
-      if (k == 0 || !x_stays) x.wait(x_slot, parity);
+      if (k == 0 || !x_stays) {
+        x.wait(x_slot, parity);
+        if (s.norm_weight != nullptr) x.template scale<T>(step, x_slot, squares);
+      }
       const std::int32_t columns_left = g < s.rows ? s.columns - step * step_columns - warp * group_columns - t * 8 : 0;
       const std::byte* const piece = x.slot(x_slot) + g * x_pitch + t * 16;
-      const std::byte* const factor = x.norm(step) + t * 16;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         if (k + j >= end) break;
@@ -310,13 +343,7 @@ __global__ void __launch_bounds__(registers_for, 1)
 #pragma unroll
         for (int i = 0; i < items; ++i) {
           uint4 v{}, of_w[2];
-          if (i * 32 < columns_left) {
-            v = *reinterpret_cast<const uint4*>(piece + i * 64);
-            if (s.norm_weight != nullptr) {
-              const float square = scale_by<T>(v, *reinterpret_cast<const uint4*>(factor + i * 64));
-              if (k == 0 && j == 0) squares += square;
-            }
-          }
+          if (i * 32 < columns_left) v = *reinterpret_cast<const uint4*>(piece + i * 64);
           w.read(i, of_w);
           multiply<T>(sums[j][i % 2], of_w, v);
         }
@@ -326,6 +353,7 @@ __global__ void __launch_bounds__(registers_for, 1)
           let_next_start(), asked = true; // not before: its blocks bring their first groups when this one has none left
       }
       if (fetched < wanted) {
+        fence_for_copies(); // the norm has stored there
         __syncwarp();
         x.fetch(step_of(s, fetched / s.steps * s.together, fetched % s.steps), slot);
         ++fetched;
@@ -333,13 +361,16 @@ __global__ void __launch_bounds__(registers_for, 1)
       if (!x_stays && ++slot == s.slots) slot = 0, parity ^= 1;
     }
     if (k == 0 && s.norm_weight != nullptr) {
-      squares += __shfl_xor_sync(0xffffffffU, squares, 1);
-      squares += __shfl_xor_sync(0xffffffffU, squares, 2);
-      if (t == 0) state.squares[g][warp] = squares;
+#pragma unroll
+      for (int i = 0; i < stream_rows; ++i) {
+        const float sum = warp_sum(squares[i]);
+        if (lane == 0) state.squares[warp][i] = sum;
+      }
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (k + j >= end) break;
+#pragma unroll
       for (int i = 0; i < 4; ++i) sums[j][0][i] += sums[j][1][i];
       outputs.write(k + j, sums[j][0]);
     }

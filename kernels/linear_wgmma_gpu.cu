@@ -1,7 +1,9 @@
-// Products of 9 to 128 rows: tiles of 128 rows of W go through shared memory by tensor copies, two warp groups multiply them by all of x.
+// Products of 9 to 128 rows: tiles of W go through shared memory by tensor copies, warp groups multiply 64 rows of W each by all of x.
 //
-// A cluster of four blocks takes a tile, each a quarter of the columns, so that few tiles too keep all multiprocessors reading evenly. The
-// blocks' sums meet in shared memory: each block adds up, in the order of the blocks, and finishes its own rows of x.
+// A tile is 64 rows of W, or 128 for many rows of x: a tile's x comes from the L2 cache, which would otherwise be the limit. A cluster of
+// two blocks takes a tile, each half of the columns, so that few tiles too keep all multiprocessors reading evenly. (Clusters of two are
+// the largest that fill the GPU: of four 30 find room on 132 multiprocessors.) The blocks' sums meet in shared memory: each block adds up,
+// in the order of the blocks, and finishes its own rows of x.
 #include <algorithm>
 
 #include "kernels/cluster.cuh"
@@ -13,20 +15,20 @@
 namespace troupe::gpu {
 namespace {
 
-constexpr int consumers = 256, threads = consumers + 32; // two warp groups that multiply, and a warp that copies
-constexpr int w_rows = 128;                              // of W a tile
-constexpr int block_bytes = 64 * box_columns * 2;        // of 64 rows of W
-constexpr int cluster = 4;
+constexpr int block_bytes = 64 * box_columns * 2; // of 64 rows of W
+constexpr int cluster = 2;
+constexpr int most_stages = 16;
 
 // Columns is how many rows of x a tile is multiplied by.
 template <int Columns>
 struct tile_of {
-  static constexpr int stage_bytes = 2 * block_bytes + Columns * box_columns * 2;
-  static constexpr int eights = Columns / 8;                          // of rows of x
-  static constexpr int own = eights < cluster ? 1 : eights / cluster; // that a block finishes
-  static constexpr int finishing = eights / own;                      // blocks that finish any
-  static constexpr int parts_bytes = cluster * own * consumers * 16;  // what the blocks send to one that finishes
-  static constexpr int stages = (224 * 1024 - parts_bytes) / stage_bytes < 9 ? (224 * 1024 - parts_bytes) / stage_bytes : 9;
+  static constexpr int groups = Columns == 128 ? 2 : 1; // warp groups that multiply
+  static constexpr int w_rows = 64 * groups;
+  static constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
+  static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
+  static constexpr int own = Columns / 8 / cluster;                  // eights of rows of x that a block finishes
+  static constexpr int parts_bytes = cluster * own * consumers * 16; // what the blocks send to one
+  static constexpr int stages = std::min(most_stages, (220 * 1024 - parts_bytes) / stage_bytes);
   static constexpr int shared_bytes = stages * stage_bytes + parts_bytes; // more than half a multiprocessor's: see linear_stream_gpu.cu
 };
 
@@ -50,9 +52,9 @@ __device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, st
 }
 
 struct block_barriers {
-  std::uint64_t full[9], empty[9]; // stages
-  std::uint64_t parts;             // the cluster's sums of a tile are here
-  std::uint64_t taken;             // what this block sent has been read everywhere
+  std::uint64_t full[most_stages], empty[most_stages];
+  std::uint64_t parts; // the cluster's sums of a tile are here
+  std::uint64_t taken; // what this block sent has been read everywhere
 };
 
 // This block's steps of a tile. They begin elsewhere in each cluster, so that the blocks do not read the same columns of all rows at a
@@ -110,7 +112,7 @@ class copier {
   using shape = tile_of<Columns>;
 
   __device__ void aim() {
-    const std::int32_t q = tile_ * (w_rows / 2);
+    const std::int32_t q = tile_ * (shape::w_rows / 2);
     outer_ = q / s_.distance, inner_ = q % s_.distance / 8;
   }
   // Returns the column of the step, and goes on to the next.
@@ -120,11 +122,11 @@ class copier {
     std::uint64_t* const barrier = barriers_.full + stage;
     mbarrier_expect(barrier, shape::stage_bytes);
     if constexpr (Plain) {
-      tensor_copy(to, weight_, {column, tile_ * w_rows, 0, 0, 0}, barrier);
-      tensor_copy(to + block_bytes, weight_, {column, tile_ * w_rows + 64, 0, 0, 0}, barrier);
+      for (int i = 0; i < shape::groups; ++i)
+        tensor_copy(to + i * block_bytes, weight_, {column, tile_ * shape::w_rows + 64 * i, 0, 0, 0}, barrier);
     } else {
       std::int32_t inner = inner_, outer = outer_;
-      for (int i = 0; i < 8; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
+      for (int i = 0; i < 4 * shape::groups; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
         tensor_copy(to, weight_, {column, 0, 0, inner, outer}, barrier);
         if ((inner += s_.box_groups) >= s_.distance / 8) inner = 0, ++outer;
       }
@@ -135,7 +137,7 @@ class copier {
     return column;
   }
   __device__ void copy_x(int stage, std::int32_t column) const {
-    tensor_copy(stages_ + stage * shape::stage_bytes + 2 * block_bytes, x_, column, barriers_.full + stage);
+    tensor_copy(stages_ + stage * shape::stage_bytes + shape::groups * block_bytes, x_, column, barriers_.full + stage);
   }
 
   const tile_shape& s_;
@@ -166,7 +168,8 @@ class multiplier {
       wgmma_begin();
 #pragma unroll
       for (int k = 0; k < box_columns / 16; ++k)
-        wgmma<T, Columns>(sums, swizzled_matrix(at + group_ * block_bytes + 32 * k), swizzled_matrix(at + 2 * block_bytes + 32 * k));
+        wgmma<T, Columns>(sums, swizzled_matrix(at + group_ * block_bytes + 32 * k),
+                          swizzled_matrix(at + shape::groups * block_bytes + 32 * k));
       wgmma_commit();
       wgmma_wait<0>();
 #pragma unroll
@@ -185,60 +188,58 @@ class multiplier {
   std::uint32_t parity_ = 0;
 };
 
-// Sends each block of the tile its rows of x of this thread's sums.
+// Sends each block of the cluster its rows of x of this thread's sums.
 template <int Columns>
 __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std::int32_t rank, const std::byte* parts,
                                            block_barriers& barriers) {
   using shape = tile_of<Columns>;
-  const std::uint32_t at = shared_address(parts) + (rank * shape::own * consumers + threadIdx.x) * 16;
+  const std::uint32_t place = shared_address(parts) + (rank * shape::own * shape::consumers + threadIdx.x) * 16;
 #pragma unroll
-  for (int block = 0; block < shape::finishing; ++block) {
-    const std::uint32_t to = address_in(block, at);
-    const std::uint32_t barrier = address_in(block, shared_address(&barriers.parts));
+  for (int block = 0; block < cluster; ++block) {
+    const std::uint32_t to = address_in(block, place), barrier = address_in(block, shared_address(&barriers.parts));
 #pragma unroll
-    for (int i = 0; i < shape::own; ++i) send(to + i * consumers * 16, sums + 4 * (block * shape::own + i), barrier);
+    for (int i = 0; i < shape::own; ++i) send(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i), barrier);
   }
 }
 
-// Adds up what the tile's blocks sent and finishes it: pair q, rows of x 8 (quarter * own + i) + 2t and the next.
+// Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.
 template <int Columns, class Epilogue>
 __device__ __forceinline__ void finish_parts(const std::byte* parts, std::int32_t rank, std::int32_t q, std::int32_t rows,
                                              const Epilogue& epilogue, block_barriers& barriers, std::uint32_t parity) {
   using shape = tile_of<Columns>;
-  const std::int32_t first = 8 * rank * shape::own + 2 * (threadIdx.x % 4);
-  typename Epilogue::row_state at[2 * shape::own];
-  decltype(epilogue.early(at[0], 0)) early[2 * shape::own];
+  constexpr int together = shape::own < 2 ? 1 : 2; // eights whose loads are under way at once
+  for (int start = 0; start < shape::own; start += together) {
+    const std::int32_t first = 8 * (rank * shape::own + start) + 2 * (threadIdx.x % 4);
+    typename Epilogue::row_state at[2 * together];
+    decltype(epilogue.early(at[0], 0)) early[2 * together];
 #pragma unroll
-  for (int i = 0; i < 2 * shape::own; ++i) {
-    const std::int32_t row = first + 8 * (i / 2) + i % 2;
-    if (row < rows) at[i] = epilogue.of(row);
-  }
+    for (int i = 0; i < 2 * together; ++i) {
+      const std::int32_t row = first + 8 * (i / 2) + i % 2;
+      if (row < rows) at[i] = epilogue.of(row);
+    }
 #pragma unroll
-  for (int i = 0; i < 2 * shape::own; ++i) {
-    if (first + 8 * (i / 2) + i % 2 < rows) early[i] = epilogue.early(at[i], q);
-  }
-  wait_for_cluster(&barriers.parts, parity);
-  float4 totals[shape::own] = {};
+    for (int i = 0; i < 2 * together; ++i) {
+      if (first + 8 * (i / 2) + i % 2 < rows) early[i] = epilogue.early(at[i], q);
+    }
+    if (start == 0) wait_for_cluster(&barriers.parts, parity);
 #pragma unroll
-  for (int i = 0; i < shape::own; ++i) {
+    for (int i = 0; i < together; ++i) {
+      float4 total{};
 #pragma unroll
-    for (int block = 0; block < cluster; ++block) {
-      const float4 v = reinterpret_cast<const float4*>(parts)[(block * shape::own + i) * consumers + threadIdx.x];
-      totals[i].x += v.x, totals[i].y += v.y, totals[i].z += v.z, totals[i].w += v.w;
+      for (int block = 0; block < cluster; ++block) {
+        const float4 v = reinterpret_cast<const float4*>(parts)[(block * shape::own + start + i) * shape::consumers + threadIdx.x];
+        total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+      }
+      if (first + 8 * i < rows) epilogue.finish(at[2 * i], q, early[2 * i], total.x, total.z);
+      if (first + 8 * i + 1 < rows) epilogue.finish(at[2 * i + 1], q, early[2 * i + 1], total.y, total.w);
     }
   }
   __syncwarp();
   if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
-#pragma unroll
-  for (int i = 0; i < 2 * shape::own; ++i) {
-    const float4& total = totals[i / 2];
-    if (first + 8 * (i / 2) + i % 2 < rows)
-      epilogue.finish(at[i], q, early[i], i % 2 == 0 ? total.x : total.y, i % 2 == 0 ? total.z : total.w);
-  }
 }
 
 template <class T, int Columns, class Epilogue>
-__global__ void __launch_bounds__(threads, 1)
+__global__ void __launch_bounds__(tile_of<Columns>::threads, 1)
     wgmma_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x, const __grid_constant__ tile_shape s,
                  const __grid_constant__ Epilogue epilogue) {
   using shape = tile_of<Columns>;
@@ -247,14 +248,14 @@ __global__ void __launch_bounds__(threads, 1)
   std::byte* const parts = stages + shape::stages * shape::stage_bytes;
   const std::int32_t warp = threadIdx.x / 32, rank = block_in_cluster();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < shape::stages; ++i) mbarrier_init(barriers.full + i, 1), mbarrier_init(barriers.empty + i, consumers / 32);
+    for (int i = 0; i < shape::stages; ++i) mbarrier_init(barriers.full + i, 1), mbarrier_init(barriers.empty + i, shape::consumers / 32);
     mbarrier_init(&barriers.parts, 1);
-    mbarrier_init(&barriers.taken, shape::finishing * consumers / 32);
+    mbarrier_init(&barriers.taken, cluster * shape::consumers / 32);
     fence_barrier_init();
   }
   __syncthreads();
   cluster_arrive(); // the barriers are ready
-  if (warp == consumers / 32) {
+  if (warp == shape::consumers / 32) {
     if (threadIdx.x % 32 == 0) copier<Columns, Epilogue::plain>(s, weight, x, rank, stages, barriers).run();
     __syncwarp();
     cluster_wait();
@@ -266,15 +267,13 @@ __global__ void __launch_bounds__(threads, 1)
     multiplier<T, Columns> product(stages, barriers, warp / 4);
     std::uint32_t parity = 0;
     for (std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) / cluster; tile < s.tiles; tile += clusters, parity ^= 1) {
-      if (threadIdx.x == 0 && rank < shape::finishing) mbarrier_expect(&barriers.parts, shape::parts_bytes);
+      if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes);
       float sums[Columns / 2];
       product.run(steps, sums);
       if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
       send_parts<Columns>(sums, rank, parts, barriers);
-      if (rank < shape::finishing) {
-        const std::int32_t q = tile * (w_rows / 2) + warp * 8 + threadIdx.x % 32 / 4;
-        finish_parts<Columns>(parts, rank, q, s.rows, epilogue, barriers, parity);
-      }
+      const std::int32_t q = tile * (shape::w_rows / 2) + warp * 8 + threadIdx.x % 32 / 4;
+      finish_parts<Columns>(parts, rank, q, s.rows, epilogue, barriers, parity);
     }
   }
   cluster_arrive(); // no block ends while others may still send to it
@@ -283,7 +282,7 @@ __global__ void __launch_bounds__(threads, 1)
 
 // How many clusters of a kernel run at once.
 template <class Kernel>
-std::int32_t resident_clusters(Kernel* kernel, std::size_t shared) {
+std::int32_t resident_clusters(Kernel* kernel, unsigned threads, std::size_t shared) {
   cuda::check(
       cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
       "cudaFuncSetAttribute");
@@ -307,13 +306,13 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance);
   const CUtensorMap x = map_rows(args.type, args.x, args.rows, args.columns, args.x_stride, Columns);
   tile_shape s{};
-  s.tiles = (outputs.pairs + w_rows / 2 - 1) / (w_rows / 2);
+  s.tiles = (outputs.pairs + shape::w_rows / 2 - 1) / (shape::w_rows / 2);
   s.steps = static_cast<std::int32_t>((args.columns + box_columns - 1) / box_columns);
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Epilogue>, shape::shared_bytes);
-  launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), threads, shape::shared_bytes, args.overlaps});
+  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Epilogue>, shape::threads, shape::shared_bytes);
+  launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;
   launch(on, how, wgmma_kernel<T, Columns, Epilogue>, weight.map, x, s, epilogue);
 }
