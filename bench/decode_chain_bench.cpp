@@ -75,8 +75,7 @@ class decode_chain {
     inner_ = random(rows * static_cast<std::size_t>(m_.inner)), logits_ = random(rows * 2 * static_cast<std::size_t>(m_.vocab));
     table_ = random(static_cast<std::size_t>((context + 1) * m_.head_dim) * 4);
     splits_ = gpu::decode_attention_splits(batch, m_.heads, m_.kv_heads, context);
-    linear_workspace_ = zeros(gpu::linear_workspace(batch, m_.inner) + 16);
-    attention_workspace_ = zeros(gpu::decode_attention_workspace(batch, m_.heads, m_.head_dim, splits_));
+    linear_workspace_ = zeros(gpu::linear_workspace(std::max(batch, 9), m_.inner) + 16);
     std::vector<std::int32_t> places(static_cast<std::size_t>(batch), context - 1);
     places.resize(places.size() + static_cast<std::size_t>(blocks()));
     std::iota(places.begin() + batch, places.end(), 0);
@@ -182,9 +181,9 @@ class decode_chain {
     args.places = places();
     args.kv = kv;
     args.splits = splits_;
-    args.workspace = attention_workspace_.data();
     args.overlaps = overlaps;
     args.unsettled = 1;
+    args.longest = context_;
     gpu::decode_attention(on_.handle(), args);
   }
 
@@ -193,7 +192,7 @@ class decode_chain {
   const model_shape& m_;
   const std::byte* weights_;
   std::int32_t batch_, context_, splits_ = 1;
-  buffer norm_, cache_, hidden_, query_, attended_, inner_, logits_, table_, places_, linear_workspace_, attention_workspace_;
+  buffer norm_, cache_, hidden_, query_, attended_, inner_, logits_, table_, places_, linear_workspace_;
 };
 
 void bench(const model_shape& model, std::int32_t context, const std::vector<std::int32_t>& batches) {

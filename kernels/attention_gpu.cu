@@ -1,9 +1,11 @@
 // Decode attention on the matrix units. Up to 8 heads that share a KV head are the columns, so the keys and values, which are most of the
 // bytes, are read once: scores^T (16 positions x 8 heads) = K^T q^T, output^T (dimensions x 8 heads) = V^T weights^T.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/attention_gpu.hpp"
 #include "kernels/attention_tile.cuh"
+#include "kernels/cluster.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
 
@@ -12,7 +14,7 @@ namespace {
 
 constexpr const char* op = "decode attention";
 constexpr int warps = 4;
-constexpr int max_splits = 64;
+constexpr int max_splits = 16; // blocks of a cluster
 
 struct attention_shape {
   std::int32_t heads, kv_heads, group, group_tiles; // heads per KV head, and how many tiles of 8 heads that makes
@@ -24,14 +26,19 @@ struct attention_shape {
 template <int HeadDim>
 struct shared_state {
   float top[warps][group_heads], sum[warps][group_heads];
-  float scale[group_heads][max_splits];
-  bool last;
+  float block_top[group_heads], block_sum[group_heads];
 };
 
-// The warps' parts of each head: {top, sum} in shared.top and .sum, weighted values in mix [warp][head][HeadDim + 1].
+// A block's dynamic shared memory once its tiles are done: weighted values by warp and head, then those of the block.
+template <int HeadDim>
+struct mixes {
+  float of_warp[warps * group_heads][HeadDim + 1]; // the last column keeps heads in different banks
+  float of_block[group_heads][HeadDim];
+};
+
 template <int HeadDim>
 __device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<HeadDim>& shared,
-                             float (*mix)[HeadDim + 1]) {
+                             mixes<HeadDim>& mix) {
   const std::int32_t g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -41,58 +48,59 @@ __device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp
     if (g == 0) shared.top[warp][2 * t + c] = state.top[c], shared.sum[warp][2 * t + c] = sum;
 #pragma unroll
     for (int m = 0; m < HeadDim / 16; ++m) {
-      mix[warp * group_heads + 2 * t + c][16 * m + g] = state.mix[m][c];
-      mix[warp * group_heads + 2 * t + c][16 * m + g + 8] = state.mix[m][2 + c];
+      mix.of_warp[warp * group_heads + 2 * t + c][16 * m + g] = state.mix[m][c];
+      mix.of_warp[warp * group_heads + 2 * t + c][16 * m + g + 8] = state.mix[m][2 + c];
     }
   }
 }
 
-// The shares of each head, in their order, become its output. Called by all threads of the block.
-template <class T, int HeadDim>
-__device__ void join_shares(const float* parts, std::int32_t splits, std::int32_t live, shared_state<HeadDim>& shared, T* output) {
-  constexpr int part = HeadDim + 2, threads = warps * 32;
-  constexpr int each = group_heads * HeadDim > threads ? group_heads * HeadDim / threads : 1; // outputs of a thread
-  const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (std::int32_t h = warp; h < live; h += warps) { // a lane a share, max_splits / 32 times
-    float tops[max_splits / 32], sum = 0, top = minus_infinity;
+// The warps' parts of a head's dimension d become the block's: the value, and top and sum.
+template <int HeadDim>
+__device__ float join_warps(const shared_state<HeadDim>& shared, const mixes<HeadDim>& mix, int h, int d, float& top, float& sum) {
+  float mixed = 0;
+  top = minus_infinity, sum = 0;
 #pragma unroll
-    for (int i = 0; i < max_splits / 32; ++i) {
-      const std::int32_t p = lane + 32 * i;
-      tops[i] = p < splits ? __ldcg(parts + (p * group_heads + h) * part) : minus_infinity;
-      top = fmaxf(top, tops[i]);
-    }
-    for (int distance = 16; distance > 0; distance /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, distance));
+  for (int w = 0; w < warps; ++w) top = fmaxf(top, shared.top[w][h]);
 #pragma unroll
-    for (int i = 0; i < max_splits / 32; ++i) {
-      const std::int32_t p = lane + 32 * i;
-      const float scale = tops[i] == minus_infinity ? 0.0F : exp2f(tops[i] - top);
-      if (p < splits) sum += scale * __ldcg(parts + (p * group_heads + h) * part + 1), shared.scale[h][p] = scale;
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) shared.sum[0][h] = sum;
+  for (int w = 0; w < warps; ++w) {
+    const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - top);
+    sum += shared.sum[w][h] * scale;
+    mixed += mix.of_warp[w * group_heads + h][d] * scale;
   }
-  __syncthreads();
-  float mix[each] = {};
-#pragma unroll 4
-  for (std::int32_t p = 0; p < splits; ++p) {
+  return mixed;
+}
+
+// A head's dimension d from the parts of the cluster's blocks, in their order.
+template <int HeadDim>
+__device__ float join_blocks(shared_state<HeadDim>& shared, mixes<HeadDim>& mix, int h, int d, std::int32_t splits) {
+  float tops[max_splits], sums[max_splits], parts[max_splits], top = minus_infinity;
 #pragma unroll
-    for (int e = 0; e < each; ++e) {
-      const int i = static_cast<int>(threadIdx.x) + e * threads, h = i / HeadDim;
-      if (h < live) mix[e] += shared.scale[h][p] * __ldcg(parts + (p * group_heads + h) * part + 2 + i % HeadDim);
-    }
+  for (int p = 0; p < max_splits; ++p) {
+    if (p >= splits) continue;
+    tops[p] = load_from_cluster(address_in(p, shared_address(&shared.block_top[h])));
+    sums[p] = load_from_cluster(address_in(p, shared_address(&shared.block_sum[h])));
+    parts[p] = load_from_cluster(address_in(p, shared_address(&mix.of_block[h][d])));
   }
 #pragma unroll
-  for (int e = 0; e < each; ++e) {
-    const int i = static_cast<int>(threadIdx.x) + e * threads, h = i / HeadDim;
-    if (h < live) output[i] = from_float<T>(mix[e] / shared.sum[0][h]);
+  for (int p = 0; p < max_splits; ++p) {
+    if (p < splits) top = fmaxf(top, tops[p]);
   }
+  float sum = 0, mixed = 0;
+#pragma unroll
+  for (int p = 0; p < max_splits; ++p) {
+    if (p >= splits || tops[p] == minus_infinity) continue; // no positions there
+    const float scale = exp2f(tops[p] - top);
+    sum += sums[p] * scale;
+    mixed += parts[p] * scale;
+  }
+  return mixed / sum;
 }
 
 // One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take every fourth
 // tile, each with its own tiles under way. The block that finishes a row's heads last joins the shares, in their order.
-template <class T, int HeadDim>
-__global__ void __launch_bounds__(warps * 32, 2) decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output,
-                                                               row_places places, const T* kv, std::uint32_t* counters, float* parts) {
+template <class T, int HeadDim, int Stages>
+__global__ void __launch_bounds__(warps * 32, 2)
+    decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output, row_places places, const T* kv) {
   extern __shared__ __align__(128) std::byte dynamic[];
   __shared__ shared_state<HeadDim> shared;
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.z;
@@ -105,7 +113,8 @@ __global__ void __launch_bounds__(warps * 32, 2) decode_kernel(const __grid_cons
   const std::int32_t begin = first_tile + share * static_cast<std::int32_t>(blockIdx.x), end = min(tiles, begin + share);
 
   const kv_place<T> place{kv, places.block_tables + row * places.table_stride, s.block_size, s.kv_heads, kv_head};
-  tile_pipe<T, HeadDim> pipe(place, dynamic + warp * tile_pipe<T, HeadDim>::bytes, begin + warp, warps, end, low, high, lane);
+  using tiles_under_way = tile_pipe<T, HeadDim, Stages>;
+  tiles_under_way pipe(place, dynamic + warp * tiles_under_way::bytes, begin + warp, warps, end, low, high, lane);
   if (s.unsettled > 0) {
     pipe.fill((high - s.unsettled) / tile); // tiles whose last position is settled
     wait_for_previous();
@@ -116,50 +125,36 @@ __global__ void __launch_bounds__(warps * 32, 2) decode_kernel(const __grid_cons
   head_state<HeadDim> state;
   for (std::int32_t at = begin + warp; at < end; at += warps) {
     const std::byte* const kv_tile = pipe.wait();
-    take_tile<T, HeadDim>(kv_tile, q, at * tile, low, high, s.scale_log2, lane, state);
+    take_tile<tiles_under_way, T, HeadDim>(kv_tile, q, at * tile, low, high, s.scale_log2, lane, state);
     pipe.pass();
   }
   pipe.drain();
   __syncthreads(); // the tiles' place is free
-  auto* const mix = reinterpret_cast<float(*)[HeadDim + 1]>(dynamic);
+  auto& mix = *reinterpret_cast<mixes<HeadDim>*>(dynamic);
   publish_warp<HeadDim>(state, warp, lane, shared, mix);
   __syncthreads();
-
-  // A part in the workspace: [row][blockIdx.y][split][head] of {top, sum, mix[HeadDim]}.
-  constexpr int part = HeadDim + 2;
-  const std::int64_t unit = std::int64_t{row} * gridDim.y + blockIdx.y;
-  float* const mine = parts + (unit * s.splits + blockIdx.x) * group_heads * part;
+  T* const to = output + row * s.output_stride + head * HeadDim;
   for (int i = threadIdx.x; i < live * HeadDim; i += warps * 32) {
     const int h = i / HeadDim, d = i % HeadDim;
-    float top = minus_infinity, sum = 0, mixed = 0;
-#pragma unroll
-    for (int w = 0; w < warps; ++w) top = fmaxf(top, shared.top[w][h]);
-#pragma unroll
-    for (int w = 0; w < warps; ++w) {
-      const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - top);
-      sum += shared.sum[w][h] * scale;
-      mixed += mix[w * group_heads + h][d] * scale;
-    }
+    float top, sum;
+    const float mixed = join_warps<HeadDim>(shared, mix, h, d, top, sum);
     if (s.splits == 1) {
-      output[row * s.output_stride + (head + h) * HeadDim + d] = from_float<T>(mixed / sum);
+      to[i] = from_float<T>(mixed / sum);
       continue;
     }
-    if (d == 0) mine[h * part] = top, mine[h * part + 1] = sum;
-    mine[h * part + 2 + d] = mixed;
+    mix.of_block[h][d] = mixed;
+    if (d == 0) shared.block_top[h] = top, shared.block_sum[h] = sum;
   }
   if (s.splits == 1) return;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) shared.last = atomicAdd(counters + unit, 1U) == static_cast<std::uint32_t>(s.splits) - 1;
-  __syncthreads();
-  if (!shared.last) return;
-  __threadfence();
-  join_shares<T, HeadDim>(parts + unit * s.splits * group_heads * part, s.splits, live, shared,
-                          output + row * s.output_stride + head * HeadDim);
-  if (threadIdx.x == 0) counters[unit] = 0;
+  cluster_arrive();
+  cluster_wait();
+  for (int i = static_cast<int>(blockIdx.x) * warps * 32 + threadIdx.x; i < live * HeadDim; i += s.splits * warps * 32)
+    to[i] = from_float<T>(join_blocks<HeadDim>(shared, mix, i / HeadDim, i % HeadDim, s.splits));
+  cluster_arrive(); // no block ends while others still read its part
+  cluster_wait();
 }
 
-template <class T, int HeadDim>
+template <class T, int HeadDim, int Stages>
 void start(cuda::stream_handle on, const decode_attention_args& args) {
   const kv_layout& layout = args.kv.layout;
   attention_shape s{};
@@ -176,43 +171,40 @@ void start(cuda::stream_handle on, const decode_attention_args& args) {
   s.scale_log2 = args.scale * 1.4426950408889634F;
   const dim3 grid(static_cast<unsigned>(args.splits), static_cast<unsigned>(layout.kv_heads * s.group_tiles),
                   static_cast<unsigned>(args.rows));
-  auto* counters = static_cast<std::uint32_t*>(args.workspace);
-  auto* parts = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + decode_attention_counters(args.rows, args.heads));
-  launch(on, {grid, warps * 32, warps * tile_pipe<T, HeadDim>::bytes, args.overlaps}, decode_kernel<T, HeadDim>, s,
-         static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places, reinterpret_cast<const T*>(args.kv.data), counters,
-         parts);
+  constexpr std::size_t shared = std::max(std::size_t{warps} * tile_pipe<T, HeadDim, Stages>::bytes, sizeof(mixes<HeadDim>));
+  launch_shape how({grid, warps * 32, shared, args.overlaps});
+  how.cluster = static_cast<unsigned>(args.splits);
+  launch(on, how, decode_kernel<T, HeadDim, Stages>, s, static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places,
+         reinterpret_cast<const T*>(args.kv.data));
+}
+
+template <class T, int HeadDim, int Stages>
+void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
+  const bool one_tile_each = args.longest > 0 && args.longest <= args.splits * warps * tile;
+  one_tile_each ? start<T, HeadDim, 1>(on, args) : start<T, HeadDim, Stages>(on, args);
 }
 
 } // namespace
 
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest) {
   const std::int32_t units = rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
-  return std::clamp(std::min(2 * multiprocessors() / units, longest / (warps * tile)), 1, max_splits);
-}
-
-std::size_t decode_attention_counters(std::int32_t rows, std::int32_t heads) {
-  return (static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads) * 4 + 255) / 256 * 256;
-}
-
-std::size_t decode_attention_workspace(std::int32_t rows, std::int32_t heads, std::int32_t head_dim, std::int32_t splits) {
-  // Heads come in tiles of 8; at worst each has a tile to itself.
-  const std::size_t parts =
-      static_cast<std::size_t>(rows) * static_cast<std::size_t>(group_heads * heads) * static_cast<std::size_t>(splits);
-  return decode_attention_counters(rows, heads) + parts * static_cast<std::size_t>(head_dim + 2) * sizeof(float);
+  const std::int32_t useful = std::min(multiprocessors() / units, longest / (warps * tile));
+  return static_cast<std::int32_t>(std::bit_floor(static_cast<unsigned>(std::clamp(useful, 1, max_splits))));
 }
 
 void decode_attention(cuda::stream_handle on, const decode_attention_args& args) {
   const kv_layout& layout = args.kv.layout;
-  require(args.rows >= 1 && args.rows <= 65535 && args.splits >= 1 && args.splits <= max_splits, op, "1 to 65535 rows, 1 to 64 splits");
+  require(args.rows >= 1 && args.rows <= 65535 && args.splits >= 1 && args.splits <= max_splits &&
+              std::has_single_bit(static_cast<unsigned>(args.splits)),
+          op, "1 to 65535 rows; 1, 2, 4, 8 or 16 splits");
   require(layout.kv_heads > 0 && args.heads > 0 && args.heads % layout.kv_heads == 0, op, "heads are a multiple of the KV heads");
   require(layout.block_size > 0 && layout.block_size % tile == 0, op, "blocks hold a multiple of 16 positions");
   require(layout.head_dim == 64 || layout.head_dim == 128, op, "head_dim is 64 or 128");
-  require(args.workspace != nullptr || args.splits == 1, op, "splits need a workspace");
   with_half_type(layout.type, op, [&]<class T>() {
     if (layout.head_dim == 64)
-      start<T, 64>(on, args);
+      start_by_length<T, 64, 6>(on, args);
     else
-      start<T, 128>(on, args);
+      start_by_length<T, 128, 3>(on, args);
   });
 }
 

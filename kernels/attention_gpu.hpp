@@ -1,7 +1,6 @@
 // Attention of decode rows over the paged KV cache on the GPU. The cache lies as device/kv_layout.hpp says, as on the CPU.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "device/cuda/handles.hpp"
@@ -20,21 +19,19 @@ struct decode_attention_args {
   float scale = 1;
   std::int32_t window = 0; // 0: everything
   row_places places;
-  kv_layer_view kv;        // bf16 or f16; block_size a multiple of 16, head_dim 64 or 128
-  std::int32_t splits = 1; // shares of a row's positions that are worked on side by side, at most 64; changes the rounding, not the meaning
-  void* workspace = nullptr; // decode_attention_workspace() bytes, of which the counters at its start are zero before the first use
-  bool overlaps = false;     // as in linear_args
+  kv_layer_view kv; // bf16 or f16; block_size a multiple of 16, head_dim 64 or 128
+  std::int32_t splits =
+      1; // shares of a row's positions that are worked on side by side: 1, 2, 4, 8 or 16; changes the rounding, not the meaning
+  bool overlaps = false; // as in linear_args
   // How many of a row's last positions, its own included, may be written by the previous kernel or the one before it. Everything older, and
   // `places`, lies there before those begin, and is read before the previous one is done. 0: all may be; nothing is read early.
   std::int32_t unsettled = 0;
+  std::int32_t longest =
+      0; // positions of the longest row that may come, 0: not known. Short shares leave room for the kernels before and behind
 };
 
 // Splits that give every multiprocessor work without making shares tiny, for rows of at most `longest` positions.
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest);
-
-std::size_t decode_attention_workspace(std::int32_t rows, std::int32_t heads, std::int32_t head_dim, std::int32_t splits);
-// The bytes at the workspace's start that must be zero at first; each call leaves them so.
-std::size_t decode_attention_counters(std::int32_t rows, std::int32_t heads);
 
 void decode_attention(cuda::stream_handle on, const decode_attention_args& args);
 

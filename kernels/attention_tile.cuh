@@ -20,11 +20,11 @@ struct kv_place {
 
 // A warp's tiles first, first + stride, ... < end, several under way. In shared memory keys are [HeadDim][16 positions] and values
 // [16][HeadDim] in pieces of 16 bytes, moved among each other so that the eight rows of a matrix lie in different banks.
-template <class T, int HeadDim>
+template <class T, int HeadDim, int Stages>
 class tile_pipe {
  public:
   static constexpr int pieces = HeadDim * 2; // of the keys, and of the values
-  static constexpr int stages = HeadDim == 128 ? 3 : 6;
+  static constexpr int stages = Stages;
   static constexpr int tile_bytes = 2 * pieces * 16;
   static constexpr int bytes = stages * tile_bytes;
 
@@ -149,18 +149,17 @@ __device__ __forceinline__ std::uint32_t transposed_pair(float first, float seco
 }
 
 // Takes the tile at `kv_tile`, positions start .. start + 15, of which low .. high - 1 count (one at least), into `state`.
-template <class T, int HeadDim>
+template <class Pipe, class T, int HeadDim>
 __device__ __forceinline__ void take_tile(const std::byte* kv_tile, const query_fragments<T, HeadDim>& query, std::int32_t start,
                                           std::int32_t low, std::int32_t high, float scale_log2, std::int32_t lane,
                                           head_state<HeadDim>& state) {
-  using pipe = tile_pipe<T, HeadDim>;
   const std::uint32_t base = shared_address(kv_tile);
   const int r = lane % 8, right = lane / 8 & 1, lower = lane / 16; // which row of which of four matrices this lane points at
   float scores[2][4] = {};
 #pragma unroll
   for (int k = 0; k < HeadDim / 16; ++k) {
     std::uint32_t a[4];
-    load_transposed(a, base + 16 * pipe::key_piece(16 * k + 8 * lower + r, right));
+    load_transposed(a, base + 16 * Pipe::key_piece(16 * k + 8 * lower + r, right));
     mma_m16n8k16<T>(scores[k % 2], a[0], a[1], a[2], a[3], query.at[k][0], query.at[k][1]);
   }
   const std::int32_t position = start + lane / 4;
@@ -195,7 +194,7 @@ __device__ __forceinline__ void take_tile(const std::byte* kv_tile, const query_
 #pragma unroll
   for (int m = 0; m < HeadDim / 16; ++m) {
     std::uint32_t a[4];
-    load_transposed(a, base + 16 * pipe::value_piece(8 * lower + r, 2 * m + right));
+    load_transposed(a, base + 16 * Pipe::value_piece(8 * lower + r, 2 * m + right));
     mma_m16n8k16<T>(state.mix[m], a[0], a[1], a[2], a[3], b0, b1);
   }
 }

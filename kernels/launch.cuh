@@ -25,26 +25,40 @@ struct launch_shape {
   std::size_t shared_bytes;
   bool overlaps;
   std::source_location where;
+  unsigned cluster = 1; // blocks that run side by side and reach each other's shared memory; divides the grid
 };
 
 template <class... Params, class... Args>
 void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Params...), Args&&... args) {
+  const auto* const function = reinterpret_cast<const void*>(kernel);
   constexpr std::size_t without_asking = 16 * 1024; // of shared memory, beside a kernel's static 32 KiB
   if (shape.shared_bytes > without_asking) {
-    cuda::check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(shape.shared_bytes)),
+    cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
                 "cudaFuncSetAttribute", shape.where);
   }
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  // One split between L1 cache and shared memory for all kernels: a multiprocessor has to run empty before it takes a kernel with another.
+  cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+              "cudaFuncSetAttribute", shape.where);
+  if (shape.cluster > 8) {
+    cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", shape.where);
+  }
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.overlaps) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {shape.cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = on;
-  config.attrs = &overlap;
-  config.numAttrs = shape.overlaps ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   cuda::check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(std::forward<Args>(args))...), "cudaLaunchKernelEx", shape.where);
 }
 

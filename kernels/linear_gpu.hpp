@@ -42,14 +42,12 @@ struct linear_args {
   const void* bias = nullptr; // [out_rows] or null
   void* y = nullptr;
   std::int64_t y_stride = 0;
-  void* workspace = nullptr; // linear_workspace() bytes, for more than 8 rows; calls in one stream may share it
+  void* workspace = nullptr; // linear_workspace() bytes, on 16 bytes, for more than 8 rows and a norm; calls in one stream may share it
   bool overlaps = false; // launched with programmatic dependent launch: W, norm_weight and bias must not be what the previous kernel writes
 };
 
 // Bytes that products of at most `rows` rows and `columns` columns need; 0 up to 8 rows.
 std::size_t linear_workspace(std::int32_t rows, std::int64_t columns);
-// The bytes at the workspace's start that must be zero before its first use; each call leaves them so.
-std::size_t linear_counters();
 
 // y [rows][out_rows] = x W^T + bias.
 void linear(cuda::stream_handle on, const linear_args& args);

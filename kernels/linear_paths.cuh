@@ -17,7 +17,7 @@ struct row_pairs {
 // At most stream_rows rows (linear_stream_gpu.cu).
 template <class T, class Epilogue>
 void start_stream(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
-// At most tile_rows rows, x as it is; args.workspace is not null (linear_wgmma_gpu.cu).
+// At most tile_rows rows (linear_wgmma_gpu.cu); args.workspace is not null when there is a norm.
 template <class T, class Epilogue>
 void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
 

@@ -1,11 +1,12 @@
-// Products of 9 to 128 rows: tiles of W go through shared memory by tensor copies, warp groups multiply them by all of x.
+// Products of 9 to 128 rows: tiles of W go through shared memory by tensor copies, warp groups multiply 64 rows of W each by all of x.
 //
-// A tile is Rows = 128 Blocks rows of W; a unit of work is a tile's next 64 columns. The units of all tiles, in order, are shared out
-// evenly: block b takes those from units * b / blocks on, so that every multiprocessor reads the same number of bytes. A tile that several
-// blocks share is summed by whichever of them is done last, in the order of the blocks: the result does not depend on who that is.
+// A tile is 64 rows of W, or 128 for many rows of x: a tile's x comes from the L2 cache, which would otherwise be the limit. A cluster of
+// two blocks takes a tile, each half of the columns, so that few tiles too keep all multiprocessors reading evenly. (Clusters of two are
+// the largest that fill the GPU: of four 30 find room on 132 multiprocessors.) The blocks' sums meet in shared memory: each block adds up,
+// in the order of the blocks, and finishes its own rows of x.
 #include <algorithm>
-#include <cstdlib>
 
+#include "kernels/cluster.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
 #include "kernels/tensor_map.cuh"
@@ -14,240 +15,309 @@
 namespace troupe::gpu {
 namespace {
 
-constexpr int consumers = 256, threads = consumers + 32; // two warp groups that multiply, and a warp that copies
-constexpr int block_bytes = 64 * box_columns * 2;        // of 64 rows of W
-constexpr std::size_t max_tiles = 16384;
+constexpr int block_bytes = 64 * box_columns * 2; // of 64 rows of W
+constexpr int cluster = 2;
+constexpr int most_stages = 16;
 
-// Columns is how many rows of x a tile is multiplied by, Blocks how many times 64 rows of W a warp group takes.
+// Columns is how many rows of x a tile is multiplied by.
 template <int Columns>
 struct tile_of {
-  static constexpr int blocks = Columns == 128 ? 2 : 1;
-  static constexpr int rows = 128 * blocks;
-  static constexpr int sums = blocks * Columns / 2; // of a thread
-  static constexpr int x_bytes = Columns * box_columns * 2;
-  static constexpr int stage_bytes = 2 * blocks * block_bytes + x_bytes;
-  // So that two kernels fit on a multiprocessor, but for the widest.
-  static constexpr int stages = (Columns == 128 ? 200 : 108) * 1024 / stage_bytes;
-  static constexpr int resident = Columns == 128 ? 1 : 2;
+  static constexpr int groups = Columns == 128 ? 2 : 1; // warp groups that multiply
+  static constexpr int w_rows = 64 * groups;
+  static constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
+  static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
+  static constexpr int own = Columns / 8 / cluster;                  // eights of rows of x that a block finishes
+  static constexpr int parts_bytes = cluster * own * consumers * 16; // what the blocks send to one
+  static constexpr int stages = std::min(most_stages, (220 * 1024 - parts_bytes) / stage_bytes);
+  static constexpr int shared_bytes = stages * stage_bytes + parts_bytes; // more than half a multiprocessor's: see linear_stream_gpu.cu
 };
 
 struct tile_shape {
-  std::int32_t steps; // units of a tile
-  std::int32_t units, rows, distance, box_groups;
-  std::int32_t ask_late; // units yet to be copied when the next kernel is asked for
+  std::int32_t tiles, steps; // of box_columns in a tile
+  std::int32_t rows, distance, box_groups;
 };
 
-__host__ __device__ __forceinline__ std::int32_t first_unit(std::int32_t units, std::int32_t block, std::int32_t blocks) {
-  return static_cast<std::int32_t>(std::int64_t{units} * block / blocks);
+__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[5], std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(
+          shared_address(to)),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier))
+      : "memory");
 }
-__device__ __forceinline__ std::int32_t block_of(std::int32_t unit, std::int32_t units, std::int32_t blocks) {
-  return static_cast<std::int32_t>(((std::int64_t{unit} + 1) * blocks - 1) / units);
-}
-
-template <int Rank>
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[Rank], std::uint64_t* barrier) {
-  if constexpr (Rank == 2) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                     shared_address(to)),
-                 "l"(&map), "r"(at[0]), "r"(at[1]), "r"(shared_address(barrier))
-                 : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(
-            shared_address(to)),
-        "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier))
-        : "memory");
-  }
+__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, std::int32_t column, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(column), "r"(0), "r"(shared_address(barrier))
+               : "memory");
 }
 
-// One thread brings the units first .. last - 1 into the stages, x only when the previous kernel is done.
+struct block_barriers {
+  std::uint64_t full[most_stages], empty[most_stages];
+  std::uint64_t parts; // the cluster's sums of a tile are here
+  std::uint64_t taken; // what this block sent has been read everywhere
+};
+
+// This block's steps of a tile. They begin elsewhere in each cluster, so that the blocks do not read the same columns of all rows at a
+// time: those lie in few of the memory's channels.
+struct step_range {
+  std::int32_t first, count;
+  __device__ step_range(std::int32_t steps, std::int32_t rank)
+      : first(steps * rank / cluster), count(steps * (rank + 1) / cluster - steps * rank / cluster) {}
+  __device__ std::int32_t start() const { return count == 0 ? 0 : static_cast<std::int32_t>(blockIdx.x) / cluster % count; }
+};
+
+// What one thread does: brings W and x of all steps into the stages.
 template <int Columns, bool Plain>
-__device__ void copy_units(const tile_shape& s, const CUtensorMap& weight, const CUtensorMap& x, std::int32_t first, std::int32_t last,
-                           std::byte* stages, std::uint64_t* full, std::uint64_t* empty) {
-  using tile = tile_of<Columns>;
-  const auto copy_weight = [&](std::int32_t unit, int stage) {
-    const std::int32_t column = unit % s.steps * box_columns, pair = unit / s.steps * (tile::rows / 2);
-    std::byte* to = stages + stage * tile::stage_bytes;
-    for (std::int32_t q = pair; q < pair + tile::rows / 2; q += 8 * s.box_groups, to += s.box_groups * (block_bytes / 4)) {
-      if constexpr (Plain)
-        tensor_copy<5>(to, weight, {column, 2 * q, 0, 0, 0}, full + stage);
-      else
-        tensor_copy<5>(to, weight, {column, 0, 0, q % s.distance / 8, q / s.distance}, full + stage);
-    }
-  };
-  const auto copy_x = [&](std::int32_t unit, int stage) {
-    tensor_copy<2>(stages + stage * tile::stage_bytes + 2 * tile::blocks * block_bytes, x, {unit % s.steps * box_columns, 0}, full + stage);
-  };
-  const std::int32_t early = min(last, first + tile::stages);
-  for (std::int32_t unit = first; unit < early; ++unit) {
-    mbarrier_expect(full + (unit - first), tile::stage_bytes);
-    copy_weight(unit, unit - first);
+class copier {
+ public:
+  __device__ copier(const tile_shape& s, const CUtensorMap& weight, const CUtensorMap& x, std::int32_t rank, std::byte* stages,
+                    block_barriers& barriers)
+      : s_(s),
+        weight_(weight),
+        x_(x),
+        stages_(stages),
+        barriers_(barriers),
+        range_(s.steps, rank),
+        clusters_(static_cast<std::int32_t>(gridDim.x) / cluster),
+        tile_(static_cast<std::int32_t>(blockIdx.x) / cluster),
+        step_(range_.start()) {
+    left_ = (s.tiles - tile_ + clusters_ - 1) / clusters_ * range_.count;
+    aim();
   }
-  wait_for_previous();
-  bool asked = false;
-  for (std::int32_t unit = first; unit < early; ++unit) copy_x(unit, unit - first);
-  int stage = 0;
-  std::uint32_t parity = 0;
-  for (std::int32_t unit = first + tile::stages; unit < last; ++unit) {
-    if (!asked && last - unit <= s.ask_late) let_next_start(), asked = true;
-    mbarrier_wait(empty + stage, parity);
-    mbarrier_expect(full + stage, tile::stage_bytes);
-    copy_weight(unit, stage);
-    copy_x(unit, stage);
-    if (++stage == tile::stages) stage = 0, parity ^= 1;
-  }
-  if (!asked) let_next_start();
-}
 
-__device__ __forceinline__ void join_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(consumers) : "memory"); }
-
-// The block's part of a tile's sums goes to its place in the workspace. Returns whether all parts of the tile are there now, and then
-// `sums` holds their total.
-template <int Sums>
-__device__ bool join_parts(float (&sums)[Sums], std::int32_t tile, const tile_shape& s, float* parts, std::uint32_t* counters,
-                           std::uint32_t& shared_count) {
-  const auto blocks = static_cast<std::int32_t>(gridDim.x);
-  // A block has parts of at most two tiles, the first and the last that it takes.
-  const auto part_of = [&](std::int32_t block) {
-    const std::int32_t second = first_unit(s.units, block, blocks) / s.steps != tile;
-    return reinterpret_cast<float4*>(parts) + (std::int64_t{block} * 2 + second) * (Sums / 4) * consumers + threadIdx.x;
-  };
-  float4* const mine = part_of(static_cast<std::int32_t>(blockIdx.x));
+  // W of the first stages, before the previous kernel is done; x when it is; then the rest.
+  __device__ void run() {
+    const std::int32_t early = min(left_, shape::stages);
+    std::int32_t columns[shape::stages];
 #pragma unroll
-  for (int i = 0; i < Sums / 4; ++i)
-    __stcg(mine + i * consumers, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
-  const std::int32_t from = block_of(tile * s.steps, s.units, blocks), to = block_of(tile * s.steps + s.steps - 1, s.units, blocks);
-  __threadfence();
-  join_consumers();
-  if (threadIdx.x == 0) shared_count = atomicAdd(counters + tile, 1U);
-  join_consumers();
-  const bool all = shared_count == static_cast<std::uint32_t>(to - from);
-  if (!all) return false;
-  __threadfence();
-  if (threadIdx.x == 0) counters[tile] = 0;
-#pragma unroll
-  for (int i = 0; i < Sums; ++i) sums[i] = 0;
-  for (std::int32_t block = from; block <= to; ++block) {
-    const float4* const part = part_of(block);
-#pragma unroll
-    for (int i = 0; i < Sums / 4; ++i) {
-      const float4 v = __ldcg(part + i * consumers);
-      sums[4 * i] += v.x, sums[4 * i + 1] += v.y, sums[4 * i + 2] += v.z, sums[4 * i + 3] += v.w;
+    for (int i = 0; i < shape::stages; ++i) {
+      if (i < early) columns[i] = copy_weight(i);
     }
-  }
-  return true;
-}
-
-// A thread's sums of 16 rows of W: pair q, rows of x 8 j + 2t and the next.
-template <int Columns, class Epilogue>
-__device__ __forceinline__ void finish_pair(const float* sums, std::int32_t q, std::int32_t rows, const Epilogue& epilogue) {
-  constexpr int together = 2; // groups of 8 rows whose loads are under way at once
-  const std::int32_t t = threadIdx.x % 4;
+    wait_for_previous();
 #pragma unroll
-  for (int start = 0; start < Columns / 8; start += together) {
-    decltype(epilogue.early(0, 0)) early[2 * together];
-#pragma unroll
-    for (int i = 0; i < 2 * together; ++i) {
-      const std::int32_t row = 8 * (start + i / 2) + 2 * t + i % 2;
-      if (row < rows) early[i] = epilogue.early(row, q);
+    for (int i = 0; i < shape::stages; ++i) {
+      if (i < early) copy_x(i, columns[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 2 * together; ++i) {
-      const std::int32_t row = 8 * (start + i / 2) + 2 * t + i % 2;
-      const float* const of = sums + 4 * (start + i / 2) + i % 2;
-      if (row < rows) epilogue.finish(row, q, early[i], of[0], of[2]);
+    int stage = 0;
+    std::uint32_t parity = 0;
+    while (left_ > 0) {
+      mbarrier_wait(barriers_.empty + stage, parity);
+      copy_x(stage, copy_weight(stage));
+      if (++stage == shape::stages) stage = 0, parity ^= 1;
     }
+    let_next_start();
   }
-}
 
-template <class T, int Columns, class Epilogue>
-__global__ void __launch_bounds__(threads, tile_of<Columns>::resident)
-    wgmma_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x, const __grid_constant__ tile_shape s,
-                 float* parts, std::uint32_t* counters, const __grid_constant__ Epilogue epilogue) {
-  using tile = tile_of<Columns>;
-  extern __shared__ __align__(1024) std::byte stages[];
-  __shared__ std::uint64_t full[tile::stages], empty[tile::stages];
-  __shared__ std::uint32_t shared_count;
-  const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::int32_t first = first_unit(s.units, blockIdx.x, gridDim.x), last = first_unit(s.units, blockIdx.x + 1, gridDim.x);
-  if (threadIdx.x == consumers) {
-    for (int i = 0; i < tile::stages; ++i) mbarrier_init(full + i, 1), mbarrier_init(empty + i, consumers / 32);
-    fence_barrier_init();
+ private:
+  using shape = tile_of<Columns>;
+
+  __device__ void aim() {
+    const std::int32_t q = tile_ * (shape::w_rows / 2);
+    outer_ = q / s_.distance, inner_ = q % s_.distance / 8;
   }
-  __syncthreads();
-  if (warp == consumers / 32) {
-    if (lane == 0) copy_units<Columns, Epilogue::plain>(s, weight, x, first, last, stages, full, empty);
-    return;
+  // Returns the column of the step, and goes on to the next.
+  __device__ std::int32_t copy_weight(int stage) {
+    const std::int32_t column = (range_.first + step_) * box_columns;
+    std::byte* to = stages_ + stage * shape::stage_bytes;
+    std::uint64_t* const barrier = barriers_.full + stage;
+    mbarrier_expect(barrier, shape::stage_bytes);
+    if constexpr (Plain) {
+      for (int i = 0; i < shape::groups; ++i)
+        tensor_copy(to + i * block_bytes, weight_, {column, tile_ * shape::w_rows + 64 * i, 0, 0, 0}, barrier);
+    } else {
+      std::int32_t inner = inner_, outer = outer_;
+      for (int i = 0; i < 4 * shape::groups; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
+        tensor_copy(to, weight_, {column, 0, 0, inner, outer}, barrier);
+        if ((inner += s_.box_groups) >= s_.distance / 8) inner = 0, ++outer;
+      }
+    }
+    --left_;
+    if (++step_ == range_.count) step_ = 0;
+    if (step_ == range_.start()) tile_ += clusters_, aim();
+    return column;
   }
-  wait_for_previous(); // for what the epilogue reads and writes
-  const std::int32_t group = warp / 4;
-  int stage = 0;
-  std::uint32_t parity = 0;
-  float sums[tile::sums];
-  for (std::int32_t unit = first; unit < last;) {
-    const std::int32_t of = unit / s.steps, end = min(last, (of + 1) * s.steps);
-    const bool whole = unit % s.steps == 0 && end == (of + 1) * s.steps;
+  __device__ void copy_x(int stage, std::int32_t column) const {
+    tensor_copy(stages_ + stage * shape::stage_bytes + shape::groups * block_bytes, x_, column, barriers_.full + stage);
+  }
+
+  const tile_shape& s_;
+  const CUtensorMap &weight_, &x_;
+  std::byte* const stages_;
+  block_barriers& barriers_;
+  const step_range range_;
+  const std::int32_t clusters_;
+  std::int32_t tile_, step_; // copied next
+  std::int32_t outer_ = 0, inner_ = 0, left_ = 0;
+};
+
+// A warp group's sums of 64 rows of W over this block's steps of a tile.
+template <class T, int Columns>
+class multiplier {
+ public:
+  __device__ multiplier(const std::byte* stages, block_barriers& barriers, std::int32_t group)
+      : address_(shared_address(stages)), barriers_(barriers), group_(group) {}
+
+  __device__ void run(std::int32_t steps, float (&sums)[Columns / 2]) {
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    for (; unit < end; ++unit) {
-      mbarrier_wait(full + stage, parity);
-      const std::uint32_t a = shared_address(stages + stage * tile::stage_bytes) + group * tile::blocks * block_bytes;
-      const std::uint32_t b = shared_address(stages + stage * tile::stage_bytes) + 2 * tile::blocks * block_bytes;
+    for (std::int32_t i = 0; i < steps; ++i) {
+      mbarrier_wait(barriers_.full + stage_, parity_);
+      const std::uint32_t at = address_ + stage_ * shape::stage_bytes;
 #pragma unroll
       for (float& sum : sums) keep_in_place(sum);
       wgmma_begin();
 #pragma unroll
-      for (int k = 0; k < box_columns / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < tile::blocks; ++i)
-          wgmma<T, Columns>(*reinterpret_cast<float(*)[Columns / 2]>(sums + i * (Columns / 2)),
-                            swizzled_matrix(a + i * block_bytes + 32 * k), swizzled_matrix(b + 32 * k));
-      }
+      for (int k = 0; k < box_columns / 16; ++k)
+        wgmma<T, Columns>(sums, swizzled_matrix(at + group_ * block_bytes + 32 * k),
+                          swizzled_matrix(at + shape::groups * block_bytes + 32 * k));
       wgmma_commit();
       wgmma_wait<0>();
 #pragma unroll
       for (float& sum : sums) keep_in_place(sum);
-      if (lane == 0) mbarrier_arrive(empty + stage);
-      if (++stage == tile::stages) stage = 0, parity ^= 1;
-    }
-    if (!whole && !join_parts(sums, of, s, parts, counters, shared_count)) continue;
-#pragma unroll
-    for (int i = 0; i < tile::blocks; ++i) {
-      const std::int32_t sixteens = (of * 2 * tile::blocks + group * tile::blocks + i) * 4 + warp % 4; // of rows of W
-      finish_pair<Columns>(sums + i * (Columns / 2), sixteens * 8 + lane / 4, s.rows, epilogue);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty + stage_);
+      if (++stage_ == shape::stages) stage_ = 0, parity_ ^= 1;
     }
   }
+
+ private:
+  using shape = tile_of<Columns>;
+  const std::uint32_t address_;
+  block_barriers& barriers_;
+  const std::int32_t group_;
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+// Sends each block of the cluster its rows of x of this thread's sums.
+template <int Columns>
+__device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std::int32_t rank, const std::byte* parts,
+                                           block_barriers& barriers) {
+  using shape = tile_of<Columns>;
+  const std::uint32_t place = shared_address(parts) + (rank * shape::own * shape::consumers + threadIdx.x) * 16;
+#pragma unroll
+  for (int block = 0; block < cluster; ++block) {
+    const std::uint32_t to = address_in(block, place), barrier = address_in(block, shared_address(&barriers.parts));
+#pragma unroll
+    for (int i = 0; i < shape::own; ++i) send(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i), barrier);
+  }
+}
+
+// Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.
+template <int Columns, class Epilogue>
+__device__ __forceinline__ void finish_parts(const std::byte* parts, std::int32_t rank, std::int32_t q, std::int32_t rows,
+                                             const Epilogue& epilogue, block_barriers& barriers, std::uint32_t parity) {
+  using shape = tile_of<Columns>;
+  constexpr int together = shape::own < 2 ? 1 : 2; // eights whose loads are under way at once
+  for (int start = 0; start < shape::own; start += together) {
+    const std::int32_t first = 8 * (rank * shape::own + start) + 2 * (threadIdx.x % 4);
+    typename Epilogue::row_state at[2 * together];
+    decltype(epilogue.early(at[0], 0)) early[2 * together];
+#pragma unroll
+    for (int i = 0; i < 2 * together; ++i) {
+      const std::int32_t row = first + 8 * (i / 2) + i % 2;
+      if (row < rows) at[i] = epilogue.of(row);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * together; ++i) {
+      if (first + 8 * (i / 2) + i % 2 < rows) early[i] = epilogue.early(at[i], q);
+    }
+    if (start == 0) wait_for_cluster(&barriers.parts, parity);
+#pragma unroll
+    for (int i = 0; i < together; ++i) {
+      float4 total{};
+#pragma unroll
+      for (int block = 0; block < cluster; ++block) {
+        const float4 v = reinterpret_cast<const float4*>(parts)[(block * shape::own + start + i) * shape::consumers + threadIdx.x];
+        total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+      }
+      if (first + 8 * i < rows) epilogue.finish(at[2 * i], q, early[2 * i], total.x, total.z);
+      if (first + 8 * i + 1 < rows) epilogue.finish(at[2 * i + 1], q, early[2 * i + 1], total.y, total.w);
+    }
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
+}
+
+template <class T, int Columns, class Epilogue>
+__global__ void __launch_bounds__(tile_of<Columns>::threads, 1)
+    wgmma_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x, const __grid_constant__ tile_shape s,
+                 const __grid_constant__ Epilogue epilogue) {
+  using shape = tile_of<Columns>;
+  extern __shared__ __align__(1024) std::byte stages[];
+  __shared__ block_barriers barriers;
+  std::byte* const parts = stages + shape::stages * shape::stage_bytes;
+  const std::int32_t warp = threadIdx.x / 32, rank = block_in_cluster();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < shape::stages; ++i) mbarrier_init(barriers.full + i, 1), mbarrier_init(barriers.empty + i, shape::consumers / 32);
+    mbarrier_init(&barriers.parts, 1);
+    mbarrier_init(&barriers.taken, cluster * shape::consumers / 32);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_arrive(); // the barriers are ready
+  if (warp == shape::consumers / 32) {
+    if (threadIdx.x % 32 == 0) copier<Columns, Epilogue::plain>(s, weight, x, rank, stages, barriers).run();
+    __syncwarp();
+    cluster_wait();
+  } else {
+    cluster_wait();
+    wait_for_previous(); // for what the epilogue reads and writes
+    const std::int32_t clusters = static_cast<std::int32_t>(gridDim.x) / cluster;
+    const std::int32_t steps = step_range(s.steps, rank).count;
+    multiplier<T, Columns> product(stages, barriers, warp / 4);
+    std::uint32_t parity = 0;
+    for (std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) / cluster; tile < s.tiles; tile += clusters, parity ^= 1) {
+      if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes);
+      float sums[Columns / 2];
+      product.run(steps, sums);
+      if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
+      send_parts<Columns>(sums, rank, parts, barriers);
+      const std::int32_t q = tile * (shape::w_rows / 2) + warp * 8 + threadIdx.x % 32 / 4;
+      finish_parts<Columns>(parts, rank, q, s.rows, epilogue, barriers, parity);
+    }
+  }
+  cluster_arrive(); // no block ends while others may still send to it
+  cluster_wait();
+}
+
+// How many clusters of a kernel run at once.
+template <class Kernel>
+std::int32_t resident_clusters(Kernel* kernel, unsigned threads, std::size_t shared) {
+  cuda::check(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+      "cudaFuncSetAttribute");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = cluster;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  cuda::check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "cudaOccupancyMaxActiveClusters");
+  return count;
 }
 
 template <class T, int Columns, class Epilogue>
 void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
-  using tile = tile_of<Columns>;
+  using shape = tile_of<Columns>;
   const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance);
   const CUtensorMap x = map_rows(args.type, args.x, args.rows, args.columns, args.x_stride, Columns);
-  const std::int32_t tiles = (outputs.pairs + tile::rows / 2 - 1) / (tile::rows / 2);
-  require(static_cast<std::size_t>(tiles) <= max_tiles, "linear", "too many rows of W");
   tile_shape s{};
+  s.tiles = (outputs.pairs + shape::w_rows / 2 - 1) / (shape::w_rows / 2);
   s.steps = static_cast<std::int32_t>((args.columns + box_columns - 1) / box_columns);
-  s.units = tiles * s.steps;
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const int ask_late = std::getenv("ASK_LATE_TILES") != nullptr ? std::atoi(std::getenv("ASK_LATE_TILES")) : 4;
-  s.ask_late = ask_late;
-  auto* const counters = static_cast<std::uint32_t*>(args.workspace);
-  auto* const parts = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + linear_counters());
-  const auto grid = static_cast<unsigned>(std::min(s.units, multiprocessors()));
-  launch(on, {grid, threads, static_cast<std::size_t>(tile::stages) * tile::stage_bytes, args.overlaps}, wgmma_kernel<T, Columns, Epilogue>,
-         weight.map, x, s, parts, counters, epilogue);
+  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Epilogue>, shape::threads, shape::shared_bytes);
+  launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
+  how.cluster = cluster;
+  launch(on, how, wgmma_kernel<T, Columns, Epilogue>, weight.map, x, s, epilogue);
 }
 
 std::int32_t columns_for(std::int32_t rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
-
-// Two parts a block of the widest tile that so many rows take.
-std::size_t parts_bytes(std::int32_t rows) {
-  const auto tile = static_cast<std::size_t>(columns_for(rows)) * (rows > 64 ? 256 : 128) * sizeof(float);
-  return 2 * static_cast<std::size_t>(multiprocessors()) * tile;
-}
 
 // y = rms_norm(x), a block a row. `columns` is a multiple of 8.
 template <class T>
@@ -279,18 +349,16 @@ __global__ void __launch_bounds__(512)
 
 } // namespace
 
-std::size_t linear_counters() { return max_tiles * sizeof(std::uint32_t); }
-
 std::size_t linear_workspace(std::int32_t rows, std::int64_t columns) {
   if (rows <= stream_rows) return 0;
-  return linear_counters() + parts_bytes(rows) + static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) * 2;
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) * 2;
 }
 
 template <class T, class Epilogue>
 void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
   linear_args product = args;
   if (args.norm_weight != nullptr) {
-    auto* const y = reinterpret_cast<T*>(static_cast<std::byte*>(args.workspace) + linear_counters() + parts_bytes(args.rows));
+    auto* const y = static_cast<T*>(args.workspace);
     const auto columns = static_cast<std::int32_t>(args.columns);
     launch(on, {static_cast<unsigned>(args.rows), 512, 0, args.overlaps}, norm_kernel<T>, static_cast<const T*>(args.x), args.x_stride,
            static_cast<const T*>(args.norm_weight), args.epsilon, columns, y);

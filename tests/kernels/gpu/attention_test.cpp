@@ -67,9 +67,6 @@ class gpu_attention_test : public test::gpu_op_test {
     const buffer cache = upload(std::vector<std::byte>(bytes, bytes + static_cast<std::size_t>(p.blocks) * layout.block_bytes()));
     const buffer query = upload(narrow(type, p.query)), output = poisoned_halves(static_cast<std::size_t>(rows * (width + 3)));
     const buffer positions = upload(p.positions), tables = upload(p.tables);
-    std::vector<std::byte> zeros_then_poison(gpu::decode_attention_workspace(rows, s.heads, s.head_dim, s.splits), std::byte{0xff});
-    std::fill_n(zeros_then_poison.begin(), gpu::decode_attention_counters(rows, s.heads), std::byte{0});
-    const buffer workspace = upload(zeros_then_poison);
     gpu::decode_attention_args args;
     args.query = query.data();
     args.query_stride = width;
@@ -84,17 +81,17 @@ class gpu_attention_test : public test::gpu_op_test {
     args.kv = {layout, cache.data()};
     args.splits = s.splits;
     args.unsettled = s.unsettled;
-    args.workspace = workspace.data();
+    args.longest = *std::max_element(s.lengths.begin(), s.lengths.end());
     for (int i = 0; i < repeats; ++i) gpu::decode_attention(stream(), args);
     return widen(type, download<std::uint16_t>(output));
   }
 };
 
 TEST_F(gpu_attention_test, equals_the_cpu_over_scattered_poisoned_blocks) {
-  const std::vector<shape> shapes = {{4, 4, 64, 16, 0, 1, {1, 2, 17, 300}}, {9, 3, 64, 16, 0, 3, {1, 15, 16, 33, 511}},
-                                     {32, 8, 128, 16, 0, 8, {1, 1024, 77}}, {16, 2, 128, 32, 0, 5, {200, 31, 32}},
+  const std::vector<shape> shapes = {{4, 4, 64, 16, 0, 1, {1, 2, 17, 300}}, {9, 3, 64, 16, 0, 4, {1, 15, 16, 33, 511}},
+                                     {32, 8, 128, 16, 0, 8, {1, 1024, 77}}, {16, 2, 128, 32, 0, 4, {200, 31, 32}},
                                      {18, 1, 64, 48, 0, 2, {100, 3}},       {6, 3, 128, 16, 100, 4, {1, 99, 100, 101, 450}},
-                                     {5, 1, 128, 64, 1, 7, {65, 64, 1}},    {2, 1, 64, 16, 33, 1, {1, 34, 1000}},
+                                     {5, 1, 128, 64, 1, 8, {65, 64, 1}},    {2, 1, 64, 16, 33, 1, {1, 34, 1000}},
                                      {8, 1, 128, 16, 0, 2, {5000, 130}, 1}, {4, 1, 64, 16, 0, 1, {2500, 4}, 5},
                                      {32, 8, 64, 16, 0, 16, {1024, 16}, 1}};
   for (const dtype type : {dtype::bf16, dtype::f16}) {
@@ -140,7 +137,6 @@ TEST_F(gpu_attention_test, overlapping_with_the_kernel_that_writes_the_cache_cha
     const buffer query = poisoned_halves(static_cast<std::size_t>(rows * width)),
                  output = poisoned_halves(static_cast<std::size_t>(rows * width));
     const std::int32_t splits = gpu::decode_attention_splits(rows, heads, kv_heads, 320);
-    const buffer attention_space = upload(std::vector<std::byte>(gpu::decode_attention_workspace(rows, heads, head_dim, splits)));
     const buffer linear_space = upload(std::vector<std::byte>(gpu::linear_workspace(rows, width) + 16));
     const gpu::row_places places{reinterpret_cast<const std::int32_t*>(at.data()), reinterpret_cast<const std::int32_t*>(blocks.data()),
                                  20};
@@ -159,20 +155,9 @@ TEST_F(gpu_attention_test, overlapping_with_the_kernel_that_writes_the_cache_cha
         product.workspace = linear_space.data();
         product.overlaps = overlaps;
         gpu::linear_qkv(stream(), product, {heads, places, {table, table}, {layout, cache.data()}});
-        gpu::decode_attention(stream(), {query.data(),
-                                         width,
-                                         output.data(),
-                                         width,
-                                         rows,
-                                         heads,
-                                         0.125F,
-                                         0,
-                                         places,
-                                         {layout, cache.data()},
-                                         splits,
-                                         attention_space.data(),
-                                         overlaps,
-                                         1});
+        gpu::decode_attention(
+            stream(),
+            {query.data(), width, output.data(), width, rows, heads, 0.125F, 0, places, {layout, cache.data()}, splits, overlaps, 1});
       }
     };
     run(false);
@@ -199,8 +184,8 @@ TEST_F(gpu_attention_test, what_the_kernel_cannot_take_is_refused) {
   args.kv.layout.block_size = 8;
   EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument);
   args.kv.layout.block_size = 16;
-  args.splits = 2;
-  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument) << "no workspace";
+  args.splits = 3;
+  EXPECT_THROW(gpu::decode_attention(stream(), args), std::invalid_argument);
 }
 
 } // namespace

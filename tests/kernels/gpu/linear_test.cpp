@@ -52,9 +52,7 @@ class gpu_linear_test : public test::gpu_op_test {
     p.spread = spread_of(p, in);
     p.device_weight = upload(narrow(type, p.weight));
     if (const std::size_t bytes = gpu::linear_workspace(static_cast<std::int32_t>(s.rows), s.columns); bytes > 0) {
-      std::vector<std::byte> zeros_then_poison(bytes, std::byte{0xff});
-      std::fill_n(zeros_then_poison.begin(), gpu::linear_counters(), std::byte{0});
-      p.workspace = upload(zeros_then_poison);
+      p.workspace = upload(std::vector<std::byte>(bytes, std::byte{0xff}));
     }
     p.device_x = upload(narrow(type, p.x));
     p.device_residual = upload(narrow(type, p.residual));
@@ -208,7 +206,7 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
       std::vector<attention_span> spans;
       for (std::int32_t r = 0; r < h.rows; ++r) {
         positions.push_back(static_cast<std::int32_t>(between(0, 3 * h.block_size - 1)));
-        for (std::int32_t b = 0; b < 3; ++b) tables.push_back(2 + 3 * ((r * 5) % h.rows) + b);
+        for (std::int32_t b = 0; b < 3; ++b) tables.push_back(2 + 3 * ((r * 7) % h.rows) + b);
       }
       for (std::int32_t r = 0; r < h.rows; ++r) spans.push_back({r, 1, positions[static_cast<std::size_t>(r)], tables.data() + 3 * r});
       const kv_layout layout{type, h.block_size, h.kv_heads, h.head_dim};
@@ -321,7 +319,8 @@ TEST_F(gpu_linear_test, shapes_that_the_kernel_cannot_take_are_refused) {
   args.type = dtype::f32;
   EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
   args.type = dtype::bf16;
-  args.rows = 9; // without a workspace
+  args.rows = 9;
+  args.norm_weight = &args; // without a workspace
   EXPECT_THROW(gpu::linear(stream(), args), std::invalid_argument);
   args.rows = 1;
   args.out_rows = 24; // 12 gates
