@@ -23,7 +23,7 @@ constexpr float minus_infinity = -INFINITY;
 struct shape {
   CUtensorMap query, key, value;
   const prefill_tile* tiles;
-  std::int32_t items; // tiles times KV heads
+  std::int32_t tile_count, items; // items: tiles of the first KV head, then of the next: what is read at one time stays in the L2 cache
   std::int32_t kv_heads, group;
   std::int32_t rows; // that a warpgroup's lines hold: lines / group
   std::int32_t block_size, window;
@@ -60,8 +60,8 @@ struct item {
 
 __device__ __forceinline__ item item_at(const shape& s, std::int32_t index) {
   item out;
-  out.tile = s.tiles[index / s.kv_heads];
-  out.head = index % s.kv_heads;
+  out.tile = s.tiles[index % s.tile_count];
+  out.head = index / s.tile_count;
   out.low = s.window > 0 ? max(0, out.tile.first_position - s.window + 1) : 0;
   out.first = out.low / keys;
   out.last = out.tile.rows > 0 ? (out.tile.first_position + out.tile.rows + keys - 1) / keys : out.first;
@@ -260,6 +260,14 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
     return step * keys + keys - 1 > first_position || (s.window > 0 && step * keys <= first_position + rows - 1 - s.window);
   };
 
+  // Stands between a softmax and the wait for products under way: without a branch there, the compiler puts the wait first.
+  const auto wait_for_next_keys = [&](std::int32_t step) {
+    if (step == begin) return;
+    ring_place next = at;
+    next.next();
+    hopper::wait(shared.key_full[next.stage], next.parity);
+  };
+
   std::int32_t step = it.last - 1;
   for (; step >= end; --step) pass_over();
   hopper::wait(shared.query_full, query_parity);
@@ -278,10 +286,10 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
     if (needs_mask(step)) mask(l, step * keys, s.window, lane);
     soften(l, s.scale_log2, shrink);
     pack_weights<T>(l);
+    wait_for_next_keys(step);
     for (--step; step >= begin; --step) {
-      ring_place values = at; // of the step before
+      const ring_place values = at; // of the step before
       at.next();
-      hopper::wait(shared.key_full[at.stage], at.parity);
       take_turn(warpgroup);
       hopper::hold(l.scores);
       hopper::hold(l.mix);
@@ -298,6 +306,7 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
       release(shared.key_empty[at.stage]);
       if (needs_mask(step)) mask(l, step * keys, s.window, lane);
       soften(l, s.scale_log2, shrink);
+      wait_for_next_keys(step);
       hopper::products_wait<0>();
       hopper::hold(l.mix);
       release(shared.value_empty[values.stage]);

@@ -36,9 +36,15 @@ __device__ void adjust(row& r, const sampling_args& args, const sampling_row& ow
   const auto here = [&](token_id token) { return token >= r.first() && token - r.first() < r.count(); };
   if (penalises(slot)) {
     const std::uint32_t* const history = args.history + static_cast<std::int64_t>(own.slot) * args.vocab;
-    for (std::int32_t i = threadIdx.x; i < r.count(); i += threads) {
-      const std::uint32_t seen = history[r.first() + i];
-      if (seen != 0) r[i] = penalised(slot, r[i], seen);
+    constexpr int batch = 8; // loads under way
+    for (std::int32_t start = threadIdx.x; start < r.count(); start += batch * threads) {
+      std::uint32_t seen[batch];
+#pragma unroll
+      for (int k = 0; k < batch; ++k) seen[k] = start + k * threads < r.count() ? history[r.first() + start + k * threads] : 0;
+#pragma unroll
+      for (int k = 0; k < batch; ++k) {
+        if (seen[k] != 0) r[start + k * threads] = penalised(slot, r[start + k * threads], seen[k]);
+      }
     }
     __syncthreads();
     const token_id* const drafts = args.inputs + blockIdx.x / ranks - own.drafts + 1;
@@ -70,7 +76,12 @@ __device__ void adjust(row& r, const sampling_args& args, const sampling_row& ow
 struct weigher {
   float top, inverse_temperature;
   __device__ float operator()(float logit) const { return expf((logit - top) * inverse_temperature); }
-  __device__ static mass fixed(float weight) { return __float2ull_rn(weight * 0x1p40F); }
+  // weight * 2^40, cut off, for 0 <= weight <= 1: the mantissa where the exponent says. The conversion instruction is far slower.
+  __device__ static mass fixed(float weight) {
+    const std::uint32_t bits = __float_as_uint(weight), mantissa = (bits & 0x7fffffU) | 0x800000U, exponent = bits >> 23;
+    constexpr std::uint32_t unit = 127 + 23 - 40; // the exponent of 2^-17: there the mantissa's last bit weighs 2^-40
+    return exponent >= unit ? mass{mantissa} << (exponent - unit) : mantissa >> min(unit - exponent, 31U);
+  }
 };
 
 // The mass at which top_p of `total` is reached.
@@ -149,9 +160,10 @@ __device__ token_id draw_from_row(row& r, const weigher& weight, const sampling_
     kept.last_id = r.walk(r.count(), r.slice(), equal, [left](mass) { return left; }).index;
   }
   const float lightest = fminf(slot.min_p, 1.0F);
+  const bool whole = kept.key == 0; // nothing is cut
   const auto counts = [&](std::int32_t i) -> mass {
     const float w = weight(r[i]);
-    return w >= lightest && kept.keeps(key_of(r[i]), r.first() + i) ? weigher::fixed(w) : 0;
+    return w >= lightest && (whole || kept.keeps(key_of(r[i]), r.first() + i)) ? weigher::fixed(w) : 0;
   };
   return r.walk(r.count(), r.slice(), counts, [&](mass total) { return draw_goal(slot, own, total); }).index;
 }

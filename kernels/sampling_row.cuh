@@ -110,7 +110,9 @@ class row {
         cluster_(cooperative_groups::this_cluster()),
         rank_(static_cast<std::int32_t>(cluster_.block_rank())),
         first_(rank_ * slice),
-        count_(max(0, min(slice, vocab - rank_ * slice))) {}
+        count_(max(0, min(slice, vocab - rank_ * slice))) {
+    cluster_.barrier_arrive(); // load() waits: all blocks run before one writes to another
+  }
 
   __device__ std::int32_t rank() const { return rank_; }
   __device__ std::int32_t first() const { return first_; } // id
@@ -134,7 +136,7 @@ class row {
     std::int32_t done = 0;
     if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
       done = count_ / 4 * 4;
-#pragma unroll 4
+#pragma unroll 8
       for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4) {
         const float4 x = *reinterpret_cast<const float4*>(from + i);
         *reinterpret_cast<float4*>(logits_ + i) = x;
@@ -142,6 +144,7 @@ class row {
       }
     }
     for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) look_at(logits_[i] = from[i], i, top, bad);
+    cluster_.barrier_wait();
     return agree(top, bad);
   }
   // The same for what the slice holds now.
