@@ -61,7 +61,7 @@ class variant_engines {
     if (!factory_ || device_ == "cuda") { // a CPU's weights are shared
       engine_options options = base_;
       options.gpu = switches;
-      factory_ = make_executor_factory(options, source_, source_->config().vocab_size);
+      factory_ = make_executor_factory(options, source_, nullptr, source_->config().vocab_size);
     }
     made->executor = factory_();
     made->driver = std::make_unique<bench::step_driver>(*made->executor, timeline_);
@@ -107,6 +107,7 @@ value workload_json(const ablation_command& o) {
 }
 
 int run_ablation(ablation_command o) {
+  refuse_speculation(o.engine);
   size_engine(o);
   const auto source = open_source(o.engine);
   const std::string device = device_kind(o.engine, *source);
@@ -128,6 +129,9 @@ int run_ablation(ablation_command o) {
       }
     }
     figures = bench::run_ablation(variants, o.measure);
+    for (const bench::variant_figures& f : figures) {
+      if (!f.failure.empty()) left_out.emplace_back(f.name + ": " + f.failure);
+    }
   }
   if (device == "cpu") {
     notes +=

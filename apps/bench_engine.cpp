@@ -1,9 +1,13 @@
 #include "apps/bench_engine.hpp"
 
+#include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
+
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 
 #include "apps/device_choice.hpp"
 
@@ -36,7 +40,9 @@ value model_json(const engine_options& options, const checkpoint& source, const 
 
 } // namespace
 
-bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source) {
+namespace {
+
+bench::rate_ceilings measure(const engine_options& options, const checkpoint& source) {
 #ifdef TROUPE_HAVE_CUDA
   if (const auto gpu_number = choose_device(options, source.config()).gpu) {
     cuda::use_device(*gpu_number);
@@ -46,6 +52,22 @@ bench::rate_ceilings measure_ceilings(const engine_options& options, const check
 #endif
   static_cast<void>(source);
   return {bench::measure_cpu_read_bandwidth(kCpuReadBytes, options.threads), 0};
+}
+
+} // namespace
+
+bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source) {
+  try {
+    return measure(options, source);
+  } catch (const std::exception& e) {
+    spdlog::error("the machine's ceilings could not be measured: {}", e.what());
+    return {};
+  }
+}
+
+void refuse_speculation(const engine_options& options) {
+  if (options.speculative_method == "off") return;
+  throw std::invalid_argument("--speculative-method: this bench measures plain steps; bench throughput takes it");
 }
 
 std::string device_kind(const engine_options& options, const checkpoint& source) {
@@ -86,9 +108,12 @@ void add_json_flag(CLI::App& command, std::string& file) {
 
 int report_result(const std::string& json_file, const std::string& table, const value& result) {
   if (json_file != "-") std::fputs(table.c_str(), stdout);
-  if (json_file.empty() || bench::write_result(json_file, result)) return 0;
-  std::fprintf(stderr, "troupe bench: %s cannot be written\n", json_file.c_str());
-  return 1;
+  if (!json_file.empty() && !bench::write_result(json_file, result)) {
+    std::fprintf(stderr, "troupe bench: %s cannot be written\n", json_file.c_str());
+    return 1;
+  }
+  const value* const reading = result.find("ceilings") ? result.find("ceilings")->find("read_bytes_per_second") : nullptr;
+  return reading && reading->is_number() && !result.find("failure") ? 0 : 1;
 }
 
 } // namespace troupe::apps

@@ -15,10 +15,13 @@ class App;
 
 namespace troupe::apps {
 
+// Steps on a bare executor are plain ones: throws std::invalid_argument when the flags ask for speculation.
+void refuse_speculation(const engine_options& options);
+
 // "cpu" or "cuda": what `options` come to here. Throws load_error as choose_device.
 std::string device_kind(const engine_options& options, const checkpoint& source);
 
-// Best rates of that device, measured now.
+// Best rates of that device, measured now. What fails is logged and leaves them unknown: the figures beside them are not lost.
 bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source);
 // The machine, with the first GPU for "cuda".
 bench::machine_info machine_of(const std::string& device);
@@ -32,7 +35,7 @@ value_object begin_result(const std::string& kind, const engine_options& options
 
 // Adds --json.
 void add_json_flag(CLI::App& command, std::string& file);
-// Prints `table` and writes `result` as --json wants it. Returns the exit code.
+// Prints `table` and writes `result` as --json wants it. The exit code: 1 when that fails, or the result holds a "failure" or no ceilings.
 int report_result(const std::string& json_file, const std::string& table, const value& result);
 
 } // namespace troupe::apps

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,6 +35,7 @@ void size_engine(latency_command& o) {
 }
 
 int run_latency(latency_command o) {
+  refuse_speculation(o.engine);
   size_engine(o);
   const auto source = open_source(o.engine);
   const bench::model_cost cost = cost_of(o.engine, *source);
@@ -42,8 +44,9 @@ int run_latency(latency_command o) {
   telemetry::timeline& timeline = opened ? *opened : silent;
   bench::latency_figures figures;
   std::optional<double> start_to_first_token;
-  {
-    const auto executor = make_executor_factory(o.engine, source, source->config().vocab_size)();
+  std::string failure; // what was measured before it counts all the same
+  try {
+    const auto executor = make_executor_factory(o.engine, source, nullptr, source->config().vocab_size)();
     bench::step_driver driver(*executor, timeline);
     driver.run(bench::random_prompts(1, 16, driver.info().vocab_size, o.measure.seed), {1, 1, std::nullopt});
     start_to_first_token = bench::seconds_since_process_start();
@@ -53,15 +56,21 @@ int run_latency(latency_command o) {
     for (const std::int32_t prompt : o.measure.prompt_lengths) {
       figures.prefill.push_back(bench::measure_prefill(driver, o.measure, prompt, cost));
     }
-  } // its memory is free again for the ceilings
+  } catch (const std::exception& e) {
+    if (!start_to_first_token) throw; // nothing was measured
+    failure = e.what();
+  }
+  // The executor's memory is free again, for the ceilings.
   const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("latency", o.engine, *source, ceilings);
   result.set("start_to_first_token_seconds", start_to_first_token ? value(*start_to_first_token) : value());
   result.set("plans_in_flight", std::int64_t{o.measure.plans_in_flight});
   result.set("decode", bench::decode_json(figures.decode, ceilings));
   result.set("prefill", bench::prefill_json(figures.prefill, ceilings));
+  if (!failure.empty()) result.set("failure", failure);
   std::string table = bench::latency_table(figures, ceilings);
   if (start_to_first_token) table += "start to first token: " + std::to_string(*start_to_first_token) + " s\n";
+  if (!failure.empty()) table += "FAILED, and measured no further: " + failure + "\n";
   if (opened) table += opened->describe() + "\n";
   return report_result(o.json_file, table, std::move(result));
 }

@@ -55,7 +55,7 @@ run_all() {
     --output-len "$ablation_output" --rounds "$rounds" --max-num-batched-tokens 2048
   step trace 40 --trace steps.trace bench latency "$big" "${dummy[@]}" --batch-size "$ablation_batch" --context "$context" --steps 16 \
     --prompt-len "$ablation_input" --repeats 2 --kernel-times
-  echo "== all: $SECONDS s; results in $folder:" && ls -l "$folder"
+  echo "== all: $SECONDS s; results:" && (cd "$folder" && ls -l)
   [ ${#failed[@]} -eq 0 ] && echo "== every step went well" && return 0
   echo "!! failed: ${failed[*]}"
   return 1

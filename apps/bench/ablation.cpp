@@ -1,6 +1,7 @@
 #include "apps/bench/ablation.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 
 #include "apps/bench/text.hpp"
@@ -30,17 +31,29 @@ double median(std::vector<double> samples) { return summarize(std::move(samples)
 
 std::vector<variant_figures> run_ablation(const std::vector<ablation_variant>& variants, const ablation_options& o) {
   std::vector<std::vector<round_figures>> rounds(variants.size()); // [variant][round]
+  std::vector<std::string> failures(variants.size());
   for (std::int32_t round = 0; round <= o.rounds; ++round) {
     for (std::size_t turn = 0; turn < variants.size(); ++turn) {
       const std::size_t v = (turn + static_cast<std::size_t>(round)) % variants.size();
-      auto figures = run_round(variants[v], o, o.seed + static_cast<std::uint64_t>(round));
-      if (round > 0) rounds[v].push_back(std::move(figures));
+      if (!failures[v].empty()) continue;
+      try {
+        auto figures = run_round(variants[v], o, o.seed + static_cast<std::uint64_t>(round));
+        if (round > 0) rounds[v].push_back(std::move(figures));
+      } catch (const std::exception& e) {
+        if (v == 0) throw;
+        failures[v] = e.what();
+      }
     }
   }
   std::vector<variant_figures> out;
   for (std::size_t v = 0; v < variants.size(); ++v) {
     variant_figures f;
     f.name = variants[v].name;
+    f.failure = failures[v];
+    if (!f.failure.empty()) {
+      out.push_back(std::move(f));
+      continue;
+    }
     std::vector<double> steps, ends, step_ratios, end_ratios;
     for (std::size_t r = 0; r < rounds[v].size(); ++r) {
       const round_figures& mine = rounds[v][r];
@@ -61,6 +74,7 @@ std::vector<variant_figures> run_ablation(const std::vector<ablation_variant>& v
 value_array ablation_json(const std::vector<variant_figures>& figures) {
   value_array out;
   for (const variant_figures& f : figures) {
+    if (!f.failure.empty()) continue;
     value_object o;
     o.set("name", f.name);
     o.set("step_median_ms", f.step.median * 1e3);
@@ -78,6 +92,10 @@ value_array ablation_json(const std::vector<variant_figures>& figures) {
 std::string ablation_table(const std::vector<variant_figures>& figures) {
   std::string out = format("%-28s %11s %10s %8s %13s %10s %8s\n", "", "step ms", "p99 ms", "ratio", "end to end ms", "p99 ms", "ratio");
   for (const variant_figures& f : figures) {
+    if (!f.failure.empty()) {
+      out += format("%-28s FAILED: %.200s\n", f.name.c_str(), f.failure.c_str());
+      continue;
+    }
     out += format("%-28s %11.3f %10.3f %6.3f x %13.2f %10.2f %6.3f x\n", f.name.c_str(), f.step.median * 1e3, f.step.p99 * 1e3,
                   f.step_ratio, f.end_to_end.median * 1e3, f.end_to_end.p99 * 1e3, f.end_to_end_ratio);
   }

@@ -32,9 +32,11 @@ struct variant_figures {
   summary end_to_end;    // seconds from admission to the last token of the last request, a sample a round
   double step_ratio = 1; // to the first variant: median over the rounds of a round's ratio of medians
   double end_to_end_ratio = 1;
+  std::string failure; // why it has no figures; empty: it has
 };
 
-// Variants take turns, and each round begins with another. The first one is what the others are compared with. Throws as step_driver.
+// Variants take turns, and each round begins with another. The first one is what the others are compared with. Another that fails runs
+// no further; throws as step_driver when the first one fails.
 std::vector<variant_figures> run_ablation(const std::vector<ablation_variant>& variants, const ablation_options& options);
 
 value_array ablation_json(const std::vector<variant_figures>& figures);

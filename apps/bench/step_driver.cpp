@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -87,12 +88,17 @@ void step_driver::plan_ahead(std::int32_t plans_in_flight) {
     }
     next.step.submitted_ns = now_ns();
     flying_.push_back(std::move(next));
-    executor_.submit(*plan, [this](step_outcome outcome) {
+    const auto take = [this](step_outcome outcome) {
       const std::uint64_t at = now_ns();
       const std::lock_guard lock(guard_);
       arrivals_.push_back({std::move(outcome), at});
       arrived_.notify_one();
-    });
+    };
+    try {
+      executor_.submit(*plan, take);
+    } catch (const std::exception& e) { // as the device actor has it: it counts as a result
+      take(step_failure{e.what()});
+    }
   }
 }
 

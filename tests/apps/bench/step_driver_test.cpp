@@ -160,6 +160,20 @@ TEST_F(step_driver_test, ablation_sees_which_variant_is_slower) {
   EXPECT_THAT(ablation_table(figures), testing::HasSubstr("crippled"));
 }
 
+TEST_F(step_driver_test, a_variant_that_fails_does_not_take_the_others_figures_with_it) {
+  auto broken_faults = std::make_shared<device_faults>();
+  broken_faults->poison = random_prompts(4, 16, test::kVocab, 3).front().front(); // a token of the second round
+  fake_device sound(test::small_device(), faults_), broken(test::small_device(), broken_faults);
+  step_driver full(sound, timeline_), other(broken, timeline_);
+  const auto figures = run_ablation({{"full", &full, 2}, {"broken", &other, 2}, {"one ahead off", &full, 1}}, {4, 16, 8, 3, 1});
+  EXPECT_EQ(figures.at(0).failure, "");
+  EXPECT_NE(figures.at(1).failure, "");
+  EXPECT_EQ(figures.at(2).end_to_end.count, 3U);
+  EXPECT_EQ(ablation_json(figures).size(), 2U);
+  EXPECT_THAT(ablation_table(figures), testing::HasSubstr("FAILED"));
+  EXPECT_THROW(run_ablation({{"broken", &other, 2}}, {4, 16, 8, 3, 1}), std::runtime_error);
+}
+
 // Shapes whose arithmetic can be done in the head.
 std::shared_ptr<const checkpoint> tiny_model() {
   return open_checkpoint_without_weights(std::filesystem::path(TROUPE_SOURCE_DIR) / "bench/configs/tiny");
