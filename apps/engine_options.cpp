@@ -30,17 +30,20 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
-  command.add_option("--speculative-method", o.speculative_method,
-                     "who drafts tokens for the model to verify: ngram (what followed the last tokens before), draft (a smaller model) or off")
+  command
+      .add_option("--speculative-method", o.speculative_method,
+                  "who drafts tokens for the model to verify: ngram (what followed the last tokens before), draft (a smaller model) or off")
       ->check(CLI::IsMember({"off", "ngram", "draft"}))
       ->capture_default_str();
-  command.add_option("--speculative-draft-model", o.draft_model, "the draft model: Hugging Face folder or .gguf file with the same vocabulary")
+  command
+      .add_option("--speculative-draft-model", o.draft_model, "the draft model: Hugging Face folder or .gguf file with the same vocabulary")
       ->check(CLI::ExistingPath);
   command.add_option("--num-speculative-tokens", o.num_speculative_tokens, "drafts of a sequence in a step, at most")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command.add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
-                     "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
+  command
+      .add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
+                  "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
       ->check(CLI::PositiveNumber);
   command.add_option("--max-queue", o.max_queue, "sequences that may wait; beyond it clients get 429")->check(CLI::PositiveNumber);
   command.add_option("--max-device-restarts", o.max_device_restarts, "restarts within a minute before the server gives up")
