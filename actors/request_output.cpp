@@ -113,8 +113,7 @@ void request_output::emit(prompt_state& p, output_chunk chunk) {
   }
 }
 
-void request_output::measure(const sequence_update& update, std::int32_t outputs, choice_output& c, prompt_state& p,
-                             std::uint64_t now_ns) {
+void request_output::measure(const sequence_update& update, std::int32_t outputs, choice_output& c, prompt_state& p, std::uint64_t now_ns) {
   keep_earliest(scheduled_ns_, update.times.scheduled_ns);
   if (update.id.index % open_.n == 0) p.cached_tokens = std::clamp(update.cached_tokens, p.cached_tokens, p.info.token_count);
   if (update.output_tokens == 0) return;

@@ -1,6 +1,6 @@
 // What planning costs: CPU time (what else the machine does is no part of it) of schedule() and apply() for steps in which every running
-// sequence decodes, over pools of different size. Every 16th step completes a block of every sequence. With drafts, every sequence finds seven in
-// every step, and they are rejected.
+// sequence decodes, over pools of different size. Every 16th step completes a block of every sequence. With drafts, every sequence finds
+// seven in every step, and they are rejected.
 //   scheduler_bench [STEPS]
 #include <algorithm>
 #include <cstdint>
@@ -94,14 +94,15 @@ class runner {
 
 int main(int argc, char** argv) {
   const std::int32_t steps = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1000;
-  std::printf("%8s %9s %7s %7s | %28s | %28s\n", "running", "blocks", "cache", "drafts", "schedule() us: median, p99", "apply() us: median, p99");
+  std::printf("%8s %9s %7s %7s | %28s | %28s\n", "running", "blocks", "cache", "drafts", "schedule() us: median, p99",
+              "apply() us: median, p99");
   for (const auto& [caching, drafts] : {std::pair{true, false}, {false, false}, {true, true}}) {
     for (const std::int32_t sequences : {32, 128, 512}) {
       const std::int32_t least = sequences * ((kPrompt + steps + 8) / 16 + 2);
       for (const std::int32_t blocks : {least, least * 8}) {
         figures f = runner(sequences, blocks, steps, caching, drafts).run(steps);
-        std::printf("%8d %9d %7s %7s | %19.1f %8.1f | %19.1f %8.1f\n", sequences, blocks, caching ? "on" : "off", drafts ? "on" : "off", f.at(f.schedule, 0.5),
-                    f.at(f.schedule, 0.99), f.at(f.apply, 0.5), f.at(f.apply, 0.99));
+        std::printf("%8d %9d %7s %7s | %19.1f %8.1f | %19.1f %8.1f\n", sequences, blocks, caching ? "on" : "off", drafts ? "on" : "off",
+                    f.at(f.schedule, 0.5), f.at(f.schedule, 0.99), f.at(f.apply, 0.5), f.at(f.apply, 0.99));
       }
     }
   }

@@ -44,7 +44,7 @@ struct block_copy {
 };
 
 enum class work_kind : std::uint8_t {
-  prefill, // token_count tokens come with the plan; without penalties it may start before where the slot stands, and the rows from there on go
+  prefill, // token_count tokens come with the plan; without penalties it may go back, over rows that then are as if never computed
   decode,  // one token: the one this slot sampled last; it is not in the plan
   // The slot's last sample, then token_count - 1 drafts that come with the plan. Every row draws; the draws count up to the first that is
   // not the draft behind it, which is itself one of them. Rows of drafts that were not drawn are as if never computed.

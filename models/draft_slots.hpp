@@ -12,12 +12,12 @@ struct draft_slot {
   bool open = false;
   std::int32_t prompt_tokens = 0;
   bool started = false;
-  std::int32_t rows = 0;          // positions 0 .. rows-1 are in its KV
-  std::vector<token_id> pending;  // the known tokens from there on; the last one drawn is always among them
-  std::vector<token_id> guesses;  // proposed last; all but the last of them are rows, too, behind `rows`
-  std::size_t right = 0;          // how many of them were drawn since
-  std::int32_t due = 0;           // leading tokens of `pending` that are to be computed now
-  std::int32_t wanted = 0;        // proposals asked for now
+  std::int32_t rows = 0;         // positions 0 .. rows-1 are in its KV
+  std::vector<token_id> pending; // the known tokens from there on; the last one drawn is always among them
+  std::vector<token_id> guesses; // proposed last; all but the last of them are rows, too, behind `rows`
+  std::size_t right = 0;         // how many of them were drawn since
+  std::int32_t due = 0;          // leading tokens of `pending` that are to be computed now
+  std::int32_t wanted = 0;       // proposals asked for now
 };
 
 class draft_slots {

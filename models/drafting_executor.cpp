@@ -22,7 +22,7 @@ struct draft_failure : std::runtime_error {
 };
 
 // What concerns the draft model of how a sequence draws: it keeps no counts for penalties, and nobody sees its scores.
-slot_open for_draft(slot_open opened) {
+slot_open without_penalties(slot_open opened) {
   sampling_params& p = opened.sampling;
   p.repetition_penalty = 1.0F;
   p.presence_penalty = p.frequency_penalty = 0.0F;
@@ -77,8 +77,11 @@ class drafting_executor final : public step_executor {
   void catch_up(const step_plan& plan) {
     step_plan next = new_plan();
     next.closed = plan.closed;
-    for (const slot_open& opened : plan.opened) next.opened.push_back(for_draft(opened));
-    next.grants = plan.grants;
+    for (const slot_open& opened : plan.opened) next.opened.push_back(without_penalties(opened));
+    for (const block_grant& grant : plan.grants) {
+      block_grant mine = for_draft(grant);
+      if (!mine.blocks.empty()) next.grants.push_back(std::move(mine));
+    }
     next.copies = plan.copies;
     std::int32_t budget = draft_info_.max_batched_tokens;
     for (const work_item& item : plan.items) {
@@ -92,6 +95,14 @@ class drafting_executor final : public step_executor {
     }
     const bool changes = !next.closed.empty() || !next.opened.empty() || !next.grants.empty() || !next.copies.empty();
     if (changes || !next.items.empty()) run(std::move(next));
+  }
+
+  // Its context may end before the target's.
+  block_grant for_draft(const block_grant& grant) const {
+    const std::int32_t most = (draft_info_.max_model_len + draft_info_.block_size - 1) / draft_info_.block_size - grant.first_block;
+    block_grant mine = grant;
+    mine.blocks.resize(std::min(mine.blocks.size(), static_cast<std::size_t>(std::max(most, 0))));
+    return mine;
   }
 
   static std::int32_t add_chunk(step_plan& next, slot_id id, draft_slot& slot, std::int32_t budget) {

@@ -112,9 +112,12 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
 
   executor_plan plan;
   const std::size_t block_bytes = product(kv_bytes_per_token(c, kv_type), static_cast<std::size_t>(options.block_size), "a KV block");
-  plan.info = {options.block_size,       block_count(options, block_bytes),
-               options.max_num_seqs,     options.max_batched_tokens,
-               context_length(c, options.max_model_len), std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size)),
+  plan.info = {options.block_size,
+               block_count(options, block_bytes),
+               options.max_num_seqs,
+               options.max_batched_tokens,
+               context_length(c, options.max_model_len),
+               std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size)),
                options.max_batched_tokens};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
   plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cpu::usable_cores()),

@@ -25,22 +25,9 @@ std::int64_t blocks_per_slot(const gpu_model_shape& s) { return (std::int64_t{s.
 // Heads whose size the quick kernels know.
 bool has_quick_attention(const model_config& c) { return c.head_dim == 64 || c.head_dim == 128; }
 
-std::int32_t splits_for(const model_config& c, const gpu_model_shape& s, std::int32_t rows) {
-  return gpu::decode_attention_splits(rows, c.num_heads, c.num_kv_heads, s.max_model_len);
-}
-
-std::size_t attention_workspace(const model_config& c, const gpu_model_shape& s) {
-  if (!has_quick_attention(c)) return 0;
-  std::size_t most = 0;
-  for (std::int32_t rows = 1; rows <= s.decode_rows; ++rows) {
-    most = std::max(most, gpu::decode_attention_workspace(rows, c.num_heads, c.head_dim, splits_for(c, s, rows)));
-  }
-  return most;
-}
-
 std::size_t linear_workspace(const model_config& c, const gpu_model_shape& s) {
   const std::int64_t widest = std::max({c.hidden_size, c.intermediate_size, c.num_heads * c.head_dim});
-  return std::max(gpu::linear_workspace(std::min(s.decode_rows, most_fused_rows), widest), gpu::linear_counters());
+  return gpu::linear_workspace(std::min(s.decode_rows, most_fused_rows), widest);
 }
 
 // Bytes of each buffer.
@@ -60,14 +47,13 @@ struct buffer_sizes {
     gate_up = rows * 2 * wide * element;
     head_hidden = held * hidden_size * element;
     logits = held * static_cast<std::size_t>(padded_vocab(c)) * sizeof(float);
-    workspace = attention_workspace(c, s);
     products = linear_workspace(c, s);
   }
   std::size_t total() const {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + head_hidden + logits +
-           workspace + products;
+           products;
   }
-  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, workspace;
+  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -76,11 +62,6 @@ void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t
   std::memcpy(pinned, from, bytes);
   cuda::copy_in(on, to, pinned, bytes);
   on.synchronize();
-}
-
-template <class T>
-T* as(const cuda::caching_allocator::buffer& memory) {
-  return reinterpret_cast<T*>(memory.data());
 }
 
 } // namespace
@@ -119,11 +100,9 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
   head_normed_ = take(size.head_hidden), logits_ = take(size.logits);
-  attention_workspace_ = take(size.workspace);
   linear_workspace_ = take(size.products);
-  for (const buffer* counted : {&attention_workspace_, &linear_workspace_}) cuda::clear(on, counted->data(), counted->size());
-  rows_ = {as<token_id>(tokens_),         as<std::int32_t>(positions_), as<std::int32_t>(tables_),
-           as<std::int32_t>(row_tables_), as<std::int32_t>(head_rows_), blocks_per_slot(shape)};
+  rows_ = {tokens_.as<token_id>(),         positions_.as<std::int32_t>(), tables_.as<std::int32_t>(),
+           row_tables_.as<std::int32_t>(), head_rows_.as<std::int32_t>(), blocks_per_slot(shape)};
   rope_spectrum spectrum = rope_frequencies(config.rope);
   rope_table table(std::move(spectrum.frequencies), spectrum.magnitude);
   table.reserve(shape.max_model_len);
@@ -199,62 +178,6 @@ void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const af
   }
 }
 
-gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
-                                     std::int64_t columns, void* y) const {
-  gpu::linear_args args;
-  args.type = shape_.type;
-  args.weight = weight;
-  args.out_rows = args.y_stride = out_rows;
-  args.columns = args.x_stride = columns;
-  args.x = x;
-  args.rows = rows;
-  args.norm_weight = norm_weight;
-  args.epsilon = config_.norm_epsilon;
-  args.y = y;
-  args.workspace = linear_workspace_.data();
-  args.overlaps = shape_.overlaps;
-  return args;
-}
-
-// [norm, q k v, rotation, KV write] [attention] [output, residual] [norm, gates and ups, SwiGLU] [down, residual]
-void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
-  const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
-  const std::int64_t hidden = config_.hidden_size, wide = config_.intermediate_size;
-  mark(on, kernel_group::attention_input);
-  fused_attention_input(on, rows, index);
-  mark(on, kernel_group::attention);
-  attend_decode(on, rows, index, w.query_norm != nullptr ? qkv_width() : query_width(), shape_.overlaps);
-  mark(on, kernel_group::attention_output);
-  gpu::linear_args output = few_rows(attended_.data(), rows, nullptr, w.output, hidden, query_width(), hidden_.data());
-  output.bias = w.output_bias;
-  gpu::linear_residual(on.handle(), output, hidden_.data());
-  mark(on, kernel_group::mlp_input);
-  gpu::linear_args gate_up = few_rows(hidden_.data(), rows, w.mlp_norm, w.gate_up, 2 * wide, hidden, gated_.data());
-  gate_up.y_stride = wide;
-  gpu::linear_swiglu(on.handle(), gate_up);
-  mark(on, kernel_group::mlp_output);
-  gpu::linear_residual(on.handle(), few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, hidden_.data()), hidden_.data());
-}
-
-// Leaves queries at stride query_width(), or with QK-norm, which takes a launch of its own, at qkv_width().
-void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
-  const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
-  gpu::linear_args qkv = few_rows(hidden_.data(), rows, w.attention_norm, w.qkv, qkv_width(), config_.hidden_size, qkv_.data());
-  qkv.bias = w.qkv_bias;
-  if (w.query_norm != nullptr) {
-    gpu::linear(on.handle(), qkv);
-    gpu::rope_kv_args turn = turning(w, rows, index);
-    turn.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
-    turn.overlaps = shape_.overlaps;
-    gpu::rope_and_kv_write(on.handle(), turn);
-    return;
-  }
-  qkv.y_stride = query_width();
-  gpu::linear_qkv(
-      on.handle(), qkv,
-      {config_.num_heads, {rows_.positions, rows_.row_tables, rows_.table_stride}, {as<float>(cos_), as<float>(sin_)}, kv_of(index)});
-}
-
 void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from) {
   gpu::norm_args args;
   args.type = shape_.type;
@@ -274,7 +197,7 @@ gpu::rope_kv_args gpu_model::turning(const gpu_layer_weights& w, std::int32_t ro
   turn.stride = qkv_width();
   turn.rows = rows;
   turn.heads = config_.num_heads;
-  turn.table = {as<float>(cos_), as<float>(sin_)};
+  turn.table = {cos_.as<float>(), sin_.as<float>()};
   turn.kv = kv_of(index);
   turn.query_norm = w.query_norm;
   turn.key_norm = w.key_norm;
@@ -315,9 +238,9 @@ void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::in
   args.window = window(index);
   args.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
   args.kv = kv_of(index);
-  args.splits = splits_for(config_, shape_, rows);
-  args.workspace = attention_workspace_.data();
+  args.splits = gpu::decode_attention_splits(rows, config_.num_heads, config_.num_kv_heads, shape_.max_model_len);
   args.overlaps = overlaps;
+  args.longest = shape_.max_model_len;
   args.unsettled = 1; // a row's own position; the rows were laid out before the first layer
   gpu::decode_attention(on.handle(), args);
 }
@@ -380,13 +303,7 @@ const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::
   gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, padded_vocab(config_), config_.hidden_size, logits_.data());
   head.y_type = dtype::f32;
   matmul_.run(on.handle(), head);
-  return as<float>(logits_);
-}
-
-const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
-  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, padded_vocab(config_),
-                                           config_.hidden_size, logits_.data()));
-  return as<float>(logits_);
+  return logits_.as<float>();
 }
 
 } // namespace troupe

@@ -131,7 +131,7 @@ class gpu_model {
   buffer tokens_, positions_, tables_, row_tables_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
-  buffer attention_workspace_, linear_workspace_;
+  buffer linear_workspace_;
   row_arrays rows_;
   kernel_timer* timer_ = nullptr;
 };

@@ -3,15 +3,6 @@
 #include "device/cuda/pinned_ring.hpp"
 
 namespace troupe {
-namespace {
-
-template <class T>
-T* as(const cuda::caching_allocator::buffer& memory) {
-  return reinterpret_cast<T*>(memory.data());
-}
-
-} // namespace
-
 gpu_slots::gpu_slots(const gpu_plan& plan, cuda::caching_allocator& memory, const cuda::stream& on)
     : spare_(plan.info.max_num_seqs),
       table_stride_((std::int64_t{plan.info.max_model_len} + plan.info.block_size - 1) / plan.info.block_size) {
@@ -36,20 +27,20 @@ gpu_slots::gpu_slots(const gpu_plan& plan, cuda::caching_allocator& memory, cons
 }
 
 gpu::slot_arrays gpu_slots::arrays() const {
-  return {as<token_id>(last_token_),
-          as<std::int32_t>(faulted_),
-          as<gpu::sampling_slot>(slot_sampling_),
-          as<token_bias>(biases_),
-          as<token_id>(suppressed_),
-          as<std::int32_t>(tables_),
+  return {last_token_.as<token_id>(),
+          faulted_.as<std::int32_t>(),
+          slot_sampling_.as<gpu::sampling_slot>(),
+          biases_.as<token_bias>(),
+          suppressed_.as<token_id>(),
+          tables_.as<std::int32_t>(),
           table_stride_};
 }
 
-std::uint32_t* gpu_slots::history() const { return as<std::uint32_t>(history_); }
-gpu::sampling_row* gpu_slots::sampling() const { return as<gpu::sampling_row>(sampling_); }
-gpu::sampled_token* gpu_slots::sampled() const { return as<gpu::sampled_token>(sampled_); }
-scored_token* gpu_slots::best() const { return as<scored_token>(best_); }
-token_id* gpu_slots::head_inputs() const { return as<token_id>(head_inputs_); }
-gpu::counted_token* gpu_slots::counted() const { return as<gpu::counted_token>(counted_); }
+std::uint32_t* gpu_slots::history() const { return history_.as<std::uint32_t>(); }
+gpu::sampling_row* gpu_slots::sampling() const { return sampling_.as<gpu::sampling_row>(); }
+gpu::sampled_token* gpu_slots::sampled() const { return sampled_.as<gpu::sampled_token>(); }
+scored_token* gpu_slots::best() const { return best_.as<scored_token>(); }
+token_id* gpu_slots::head_inputs() const { return head_inputs_.as<token_id>(); }
+gpu::counted_token* gpu_slots::counted() const { return counted_.as<gpu::counted_token>(); }
 
 } // namespace troupe

@@ -88,7 +88,8 @@ std::optional<sequence_update> absorb_row(scheduler_core& core, sequence_state& 
   }
   if (row.drafts > 0 || row.proposes) core.give_back_drafts(s);
   core.index_blocks(s);
-  if (core.drafting.source() == draft_source::ngram) s.ngrams.extend(s.tokens(), kIndexedAtOnce, s.prompt_size() + s.request.stop.max_tokens);
+  if (core.drafting.source() == draft_source::ngram)
+    s.ngrams.extend(s.tokens(), kIndexedAtOnce, s.prompt_size() + s.request.stop.max_tokens);
   if (!row.sample && s.request.stop.max_tokens == 0 && s.confirmed >= s.prompt_size()) {
     u.finish = finish_reason::length;
   }

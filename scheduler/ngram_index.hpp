@@ -30,8 +30,8 @@ class ngram_index {
   std::optional<std::int32_t> find(const token_view& history, std::int32_t length, const std::vector<std::int32_t>& followers) const;
 
   std::array<std::vector<std::int32_t>, kLengths.size()> followers_; // by hash: the position behind the n-gram; 0: none
-  std::int32_t read_ = 0;             // tokens taken in
-  std::optional<std::int32_t> match_; // the position that followed the earlier occurrence
+  std::int32_t read_ = 0;                                            // tokens taken in
+  std::optional<std::int32_t> match_;                                // the position that followed the earlier occurrence
 };
 
 } // namespace troupe

@@ -42,11 +42,11 @@ result<std::int32_t> output_limit(const sequence_request& request, const executo
 // in flight, if these are what it foresees; proposals come with the results.
 bool awaits_results(const scheduler_core& core) {
   if (core.in_flight.empty()) return false;
-  if (std::any_of(core.in_flight.begin(), core.in_flight.end(), [](const plan_in_flight& p) { return p.verifies || p.proposes; })) return true;
+  if (std::any_of(core.in_flight.begin(), core.in_flight.end(), [](const plan_in_flight& p) { return p.verifies || p.proposes; }))
+    return true;
   if (!core.drafting.on() || core.drafting.source() != draft_source::ngram) return false;
   const auto& running = core.sequences.running();
-  return std::any_of(running.begin(), running.end(),
-                     [&](const sequence_state* s) { return core.drafts_for(*s) > s->samples_in_flight; });
+  return std::any_of(running.begin(), running.end(), [&](const sequence_state* s) { return core.drafts_for(*s) > s->samples_in_flight; });
 }
 
 measured_step measure(const plan_in_flight& plan, const step_result& result, std::uint64_t ns) {

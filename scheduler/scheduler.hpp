@@ -29,8 +29,8 @@ struct speculation_config {
 
 struct scheduler_config {
   executor_info device;
-  std::int32_t max_waiting = 1024;                    // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2;                   // 2: one step ahead
+  std::int32_t max_waiting = 1024;                      // sequences; add() beyond it is `overloaded`
+  std::int32_t plans_in_flight = 2;                     // 2: one step ahead
   std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
   bool prefix_caching = true;
   speculation_config speculation{};

@@ -6,7 +6,9 @@
 namespace troupe {
 
 scheduler_core::scheduler_core(scheduler_config c)
-    : config(std::move(c)), cache(config.device.num_blocks, config.device.block_size), sequences(config.device.max_num_seqs),
+    : config(std::move(c)),
+      cache(config.device.num_blocks, config.device.block_size),
+      sequences(config.device.max_num_seqs),
       drafting(config.speculation, config.device) {
   if (!config.hash) config.hash = keyed_block_hash(config.hash_key);
 }

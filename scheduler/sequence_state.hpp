@@ -19,8 +19,8 @@ struct sequence_state {
   std::int32_t scored = 0;                 // prompt positions whose scores were reported
   std::int32_t cached_tokens = 0;          // of the prompt, found computed when first scheduled
   std::vector<std::uint64_t> block_hashes; // of the leading full blocks, as far as they were needed
-  ngram_index ngrams; // kept when drafts come from it
-  acceptance drafts;  // what became of its drafts so far
+  ngram_index ngrams;                      // kept when drafts come from it
+  acceptance drafts;                       // what became of its drafts so far
   sequence_times times;
   std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
   std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
@@ -34,8 +34,8 @@ struct sequence_state {
   std::int32_t indexed = 0;   // leading blocks that are in the prefix index
   std::int32_t samples_in_flight = 0;
   std::vector<token_id> proposals; // of the device's draft model, for what follows the last output
-  bool proven = false; // a token came back in this life
-  bool primed = false; // a sample was planned in this life: the device holds the last token
+  bool proven = false;             // a token came back in this life
+  bool primed = false;             // a sample was planned in this life: the device holds the last token
 
   std::int32_t prompt_size() const { return static_cast<std::int32_t>(request.prompt.size()); }
   std::int32_t output_size() const { return static_cast<std::int32_t>(outputs.size()); }

@@ -66,7 +66,7 @@ class speculation {
   std::int32_t trial_steps_ = 0;
   double outputs_ = 0, ns_ = 0;             // as they were
   double plain_outputs_ = 0, plain_ns_ = 0; // as they would have been
-  std::int32_t pause_ = 0; // steps left
+  std::int32_t pause_ = 0;                  // steps left
   std::int32_t next_pause_;
 };
 

@@ -56,8 +56,8 @@ enum class statistic : std::uint8_t {
   count
 };
 constexpr std::array<std::string_view, static_cast<std::size_t>(statistic::count)> statistic_names = {
-    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",  "step sequences",
-    "step tokens",   "running",           "waiting",       "KV blocks",   "duration", "outcome", "HTTP status"};
+    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",  "step sequences", "step tokens",
+    "running",       "waiting",           "KV blocks",     "duration",    "outcome", "HTTP status"};
 
 Counter& add_counter(Registry& registry, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);

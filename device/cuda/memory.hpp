@@ -82,6 +82,10 @@ class caching_allocator {
 
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; } // as asked for
+    template <class T>
+    T* as() const {
+      return reinterpret_cast<T*>(data_);
+    }
 
    private:
     friend class caching_allocator;

@@ -56,7 +56,8 @@ served serve(step_executor& executor, scheduler_config config, const std::vector
     EXPECT_FALSE(sched.add(r, 0));
     for (auto turns = random() % 4; turns > 0; --turns) turn();
   }
-  while (turn()) {}
+  while (turn()) {
+  }
   out.stats = sched.stats();
   return out;
 }
@@ -125,7 +126,7 @@ class executor_matrix : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
   std::uint64_t preemptions = 0, accepted[3] = {};
-  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
     matrix m(GetParam(), seed);
     std::vector<sequence_request> requests;
     for (std::uint64_t id = 1; id <= 8; ++id) {
@@ -145,9 +146,9 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
       config.speculation = {source, m.pick(1, 9), m.one_in(4)};
       const auto executor = m.executor(source, options);
       const served all = serve(*executor, config, requests, m.random);
-      EXPECT_EQ(all.answers == expected, true)
-          << "seed " << seed << ", source " << static_cast<int>(source) << ", chunks of " << options.max_batched_tokens << ", blocks of "
-          << options.block_size << ", cache " << config.prefix_caching;
+      EXPECT_EQ(all.answers == expected, true) << "seed " << seed << ", source " << static_cast<int>(source) << ", chunks of "
+                                               << options.max_batched_tokens << ", blocks of " << options.block_size << ", cache "
+                                               << config.prefix_caching;
       preemptions += all.stats.preemptions;
       const auto& counts = all.stats.drafts.accepted;
       accepted[static_cast<std::size_t>(source)] += std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -155,7 +156,7 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
   }
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(accepted[1], 0);
-  EXPECT_GT(accepted[2], 50);
+  EXPECT_GT(accepted[2], 500);
 }
 
 INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix, ::testing::ValuesIn(test::tiny_models), [](const auto& tested) {

@@ -1,5 +1,5 @@
-// Everything at once: cache on and off, chunk sizes, pools that force preemption, several choices, scores, penalties, cancels, lost devices,
-// and drafts of every kind. Whatever happens, each stream is the reference's.
+// Everything at once: cache on and off, chunk sizes, pools that force preemption, several choices, scores, penalties, cancels, lost
+// devices, and drafts of every kind. Whatever happens, each stream is the reference's.
 #include <gtest/gtest.h>
 
 #include <numeric>

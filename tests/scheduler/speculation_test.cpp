@@ -204,7 +204,9 @@ TEST(DraftingPays, OrIsSwitchedOffWhereVerificationsAreSlow) {
 
 // A device of many rows that is full needs no drafts; nearly empty it does.
 TEST(DraftingPays, ByTheLoad) {
-  const step_time knee = [](std::int64_t rows) { return static_cast<std::uint64_t>(100'000 + 50'000 * std::max<std::int64_t>(0, rows - 8)); };
+  const step_time knee = [](std::int64_t rows) {
+    return static_cast<std::uint64_t>(100'000 + 50'000 * std::max<std::int64_t>(0, rows - 8));
+  };
   EXPECT_GT(gain(draft_source::ngram, 1, 1, knee), 3);
   EXPECT_GT(gain(draft_source::model, kVocab, 8, knee), 0.93);
 }

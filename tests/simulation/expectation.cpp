@@ -24,9 +24,8 @@ std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_
 expected_choice expect(const generation_request& r, const token_prompt& prompt, const executor_info& device, std::int32_t choice) {
   const auto room = std::max(0, device.max_model_len - static_cast<std::int32_t>(prompt.size()));
   expected_choice e;
-  for (const token_id token :
-       reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)), *r.seed + static_cast<std::uint64_t>(choice),
-                        device.vocab_size)) {
+  for (const token_id token : reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)),
+                                               *r.seed + static_cast<std::uint64_t>(choice), device.vocab_size)) {
     const bool may_stop = e.output_tokens >= r.min_tokens;
     ++e.output_tokens;
     if (may_stop && std::find(r.stop_token_ids.begin(), r.stop_token_ids.end(), token) != r.stop_token_ids.end()) {

@@ -21,10 +21,10 @@ constexpr std::uint64_t kMostEvents = 400'000; // hundreds of times what a run h
 } // namespace
 
 void coverage::add(const coverage& o) {
-  for (auto member : {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled,
-                      &coverage::preemptions, &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale,
-                      &coverage::duplicates, &coverage::numeric, &coverage::quarantined, &coverage::escalations, &coverage::stop_strings,
-                      &coverage::accepted, &coverage::rejected}) {
+  for (auto member :
+       {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled, &coverage::preemptions,
+        &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale, &coverage::duplicates, &coverage::numeric,
+        &coverage::quarantined, &coverage::escalations, &coverage::stop_strings, &coverage::accepted, &coverage::rejected}) {
     this->*member += o.*member;
   }
 }
