@@ -16,7 +16,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t element = 2;
-constexpr std::int32_t most_fused_rows = 128; // what kernels/linear_gpu.hpp takes
+constexpr std::int32_t most_fused_rows = 32; // with more, cuBLASLt and separate ops are faster: docs/gpu.md
 
 kv_layout layout_of(const model_config& c, const gpu_model_shape& s) { return {s.type, s.block_size, c.num_kv_heads, c.head_dim}; }
 
