@@ -62,7 +62,7 @@ void absorb_draws(scheduler_core& core, sequence_state& s, const planned_row& ro
   if (!u.finish) s.proposals = out.proposals;
   if (row.drafts == 0) return;
   const auto accepted = static_cast<std::int32_t>(out.tokens.size()) - 1;
-  s.drafts.observe(row.drafts, accepted);
+  s.accepted[row.draft_kind].observe(row.drafts, accepted);
   for (std::int32_t place = 0; place < row.drafts; ++place) {
     const std::size_t i = std::min(static_cast<std::size_t>(place), draft_counts::kPlaces - 1);
     ++core.drafts.drafted[i];

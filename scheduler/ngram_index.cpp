@@ -12,8 +12,8 @@ std::size_t ngram_index::place(const token_view& history, std::int32_t end, std:
   return static_cast<std::size_t>(hash >> 32) & (followers_[0].size() - 1);
 }
 
-std::optional<std::int32_t> ngram_index::find(const token_view& history, std::int32_t length,
-                                              const std::vector<std::int32_t>& followers) const {
+std::optional<ngram_index::match> ngram_index::find(const token_view& history, std::int32_t length,
+                                                    const std::vector<std::int32_t>& followers) const {
   const std::int32_t end = history.size();
   if (end < length) return std::nullopt;
   const std::int32_t follower = followers[place(history, end, length)];
@@ -21,7 +21,7 @@ std::optional<std::int32_t> ngram_index::find(const token_view& history, std::in
   for (std::int32_t i = 1; i <= length; ++i) {
     if (history[follower - i] != history[end - i]) return std::nullopt;
   }
-  return follower;
+  return match{length, follower};
 }
 
 void ngram_index::extend(const token_view& history, std::int32_t most, std::int32_t total) {
@@ -44,7 +44,7 @@ std::vector<token_id> ngram_index::propose(const token_view& history, std::int32
   std::vector<token_id> drafts;
   if (!match_) return drafts;
   for (std::int32_t i = 0; i < count; ++i) {
-    const std::int32_t p = *match_ + i;
+    const std::int32_t p = match_->follower + i;
     drafts.push_back(p < history.size() ? history[p] : drafts[static_cast<std::size_t>(p - history.size())]);
   }
   return drafts;

@@ -19,6 +19,7 @@ class ngram_index {
   void extend(const token_view& history, std::int32_t most, std::int32_t total);
   // The end of `history` stood somewhere before (as of the last extend, which must have reached the end).
   bool matches() const { return match_.has_value(); }
+  bool matches_long() const { return match_ && match_->length == kLengths.front(); }
   // The `count` tokens that followed there; where that runs into the end of `history`, it goes on with itself. Empty without a match.
   std::vector<token_id> propose(const token_view& history, std::int32_t count) const;
 
@@ -27,11 +28,16 @@ class ngram_index {
   static constexpr std::size_t kMostEntries = std::size_t{1} << 16;
 
   std::size_t place(const token_view& history, std::int32_t end, std::int32_t length) const;
-  std::optional<std::int32_t> find(const token_view& history, std::int32_t length, const std::vector<std::int32_t>& followers) const;
+  struct match {
+    std::int32_t length = 0;
+    std::int32_t follower = 0; // the position behind the earlier occurrence
+  };
+
+  std::optional<match> find(const token_view& history, std::int32_t length, const std::vector<std::int32_t>& followers) const;
 
   std::array<std::vector<std::int32_t>, kLengths.size()> followers_; // by hash: the position behind the n-gram; 0: none
   std::int32_t read_ = 0;                                            // tokens taken in
-  std::optional<std::int32_t> match_;                                // the position that followed the earlier occurrence
+  std::optional<match> match_;
 };
 
 } // namespace troupe

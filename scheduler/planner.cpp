@@ -139,7 +139,7 @@ bool planner::any_running(bool (*is)(const sequence_state&)) const {
 }
 
 void planner::add_item(sequence_state& s, work_item item) {
-  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, 0, item.sample, false});
+  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, 0, s.draft_kind(), item.sample, false});
   budget_ -= item.token_count;
   s.planned += item.token_count;
   if (item.sample) {
@@ -183,7 +183,7 @@ void planner::add_drafts() {
 void planner::verify(std::size_t index, sequence_state& s, std::vector<token_id>& drafts) {
   const bool guesses = core_.drafting.source() == draft_source::ngram;
   std::int32_t count = core_.drafts_for(s);
-  if (count == 0 && guesses && s.ngrams.matches()) s.drafts.fade();
+  if (count == 0 && guesses && s.ngrams.matches()) s.accepted[s.draft_kind()].fade();
   if (!guesses) count = std::min(count, static_cast<std::int32_t>(s.proposals.size()));
   count = room_for_drafts(s, std::min(count, budget_));
   if (count == 0) return;
@@ -201,8 +201,8 @@ void planner::verify(std::size_t index, sequence_state& s, std::vector<token_id>
 void planner::propose(std::size_t index, sequence_state& s) {
   const std::int32_t most = std::min(core_.drafting.max_drafts(), s.outputs_left() - 1);
   if (most < 1) return;
-  const std::int32_t wanted = core_.drafting.run_length(s.drafts, most);
-  if (wanted == 0) return s.drafts.fade();
+  const std::int32_t wanted = core_.drafting.run_length(s.accepted[s.draft_kind()], most);
+  if (wanted == 0) return s.accepted[s.draft_kind()].fade();
   plan_.items[index].propose = room_for_drafts(s, wanted);
   if (plan_.items[index].propose == 0) return;
   record_.rows[index].proposes = record_.proposes = true;

@@ -60,7 +60,7 @@ std::int32_t scheduler_core::drafts_for(const sequence_state& s) const {
   const std::int32_t most = std::min(drafting.max_drafts(), s.request.stop.max_tokens - s.output_size() - 1);
   if (!s.can_decode() || most < 1) return 0;
   if (drafting.source() == draft_source::ngram && !s.ngrams.matches()) return 0;
-  return drafting.run_length(s.drafts, most);
+  return drafting.run_length(s.accepted[s.draft_kind()], most);
 }
 
 void scheduler_core::index_blocks(sequence_state& s) {

@@ -21,6 +21,7 @@ struct planned_row {
   std::int32_t first_position = 0;
   std::int32_t token_count = 0;
   std::int32_t drafts = 0; // the last rows
+  std::size_t draft_kind = 0;
   bool sample = false;
   bool proposes = false; // asks for proposals
 };

@@ -1,6 +1,7 @@
 // The scheduler's own record of a sequence. Truth is the request and its outputs; all else is about one life on a device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,12 +16,12 @@ namespace troupe {
 
 struct sequence_state {
   sequence_request request;
-  std::vector<token_id> outputs;           // sampled and confirmed
-  std::int32_t scored = 0;                 // prompt positions whose scores were reported
-  std::int32_t cached_tokens = 0;          // of the prompt, found computed when first scheduled
-  std::vector<std::uint64_t> block_hashes; // of the leading full blocks, as far as they were needed
-  ngram_index ngrams;                      // kept when drafts come from it
-  acceptance drafts;                       // what became of its drafts so far
+  std::vector<token_id> outputs;                                          // sampled and confirmed
+  std::int32_t scored = 0;                                                // prompt positions whose scores were reported
+  std::int32_t cached_tokens = 0;                                         // of the prompt, found computed when first scheduled
+  std::vector<std::uint64_t> block_hashes;                                // of the leading full blocks, as far as they were needed
+  ngram_index ngrams;                                                     // kept when drafts come from it
+  std::array<acceptance, 2> accepted{acceptance(0.8F), acceptance(0.5F)}; // what became of its drafts, by kind
   sequence_times times;
   std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
   std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
@@ -42,6 +43,8 @@ struct sequence_state {
   std::int32_t known() const { return prompt_size() + output_size(); }
   token_id token_at(std::int32_t position) const { return tokens()[position]; }
   token_view tokens() const { return {request.prompt, outputs}; }
+  // Of drafts that it would be given now: 1 where a short n-gram found them, else 0. What follows a longer one is right more often.
+  std::size_t draft_kind() const { return ngrams.matches() && !ngrams.matches_long() ? 1 : 0; }
   // Outputs that are neither there nor in flight.
   std::int32_t outputs_left() const { return request.stop.max_tokens - output_size() - samples_in_flight; }
   bool wants_output() const { return outputs_left() > 0; }

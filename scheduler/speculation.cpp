@@ -7,7 +7,6 @@ namespace {
 
 constexpr float kKeep = 15.0F / 16; // weight of what was seen before
 constexpr float kPriorRuns = 2;
-constexpr float kPriorRate = 0.6F;
 
 constexpr double kDecay = 63.0 / 64;
 constexpr std::int32_t kPlainAtFirst = 4; // steps
@@ -41,7 +40,7 @@ void acceptance::fade() {
 
 double acceptance::rate(std::int32_t place) const {
   const std::size_t i = index_of(place);
-  return static_cast<double>((kept_[i] + kPriorRuns * kPriorRate) / (tried_[i] + kPriorRuns));
+  return static_cast<double>((kept_[i] + kPriorRuns * prior_) / (tried_[i] + kPriorRuns));
 }
 
 speculation::speculation(const speculation_config& config, const executor_info& device)

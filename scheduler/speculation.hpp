@@ -13,14 +13,16 @@ namespace troupe {
 // How often the drafts of one sequence were accepted, by place in their run, later ones weighing more.
 class acceptance {
  public:
+  explicit acceptance(float prior) : prior_(prior) {}
   // Of a run, the first `accepted` drafts were drawn.
   void observe(std::int32_t drafted, std::int32_t accepted);
   // A step towards knowing nothing, so that what was bad once is tried again.
   void fade();
-  // Of the draft at `place` (from 0), when those before it are accepted. Before anything is known 0.6.
+  // Of the draft at `place` (from 0), when those before it are accepted. Before anything is known the prior.
   double rate(std::int32_t place) const;
 
  private:
+  float prior_;
   std::array<float, draft_counts::kPlaces> tried_{}, kept_{};
 };
 

@@ -212,7 +212,7 @@ TEST(DraftingPays, ByTheLoad) {
 }
 
 TEST(Acceptance, FollowsWhatWasSeenAtEachPlace) {
-  acceptance a;
+  acceptance a(0.6F);
   const double prior = a.rate(0);
   for (int i = 0; i < 50; ++i) a.observe(5, 2); // the third is wrong
   EXPECT_GT(a.rate(0), 0.9);
@@ -226,7 +226,7 @@ TEST(Acceptance, FollowsWhatWasSeenAtEachPlace) {
 TEST(RunLength, FallsWithThePriceAndGrowsWithAcceptance) {
   const executor_info info = config(draft_source::ngram, 2).device;
   speculation s({draft_source::ngram, kDrafts, true}, info);
-  acceptance good, bad;
+  acceptance good(0.6F), bad(0.6F);
   for (int i = 0; i < 50; ++i) {
     good.observe(kDrafts, kDrafts);
     bad.observe(kDrafts, 0);
@@ -241,7 +241,7 @@ TEST(RunLength, FallsWithThePriceAndGrowsWithAcceptance) {
   EXPECT_LT(s.run_length(bad, kDrafts), 2);
   for (int i = 0; i < 200; ++i) at(100'000'000);
   EXPECT_EQ(s.run_length(bad, kDrafts), 0);
-  EXPECT_EQ(s.run_length(acceptance{}, kDrafts), 0) << "what is not known to be good is not worth a step";
+  EXPECT_EQ(s.run_length(acceptance(0.6F), kDrafts), 0) << "what is not known to be good is not worth a step";
 }
 
 } // namespace
