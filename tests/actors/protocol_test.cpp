@@ -69,7 +69,7 @@ TEST_F(protocol_test, a_result_arrives_as_it_was_sent_infinities_included) {
   out.numeric_fault = true;
   out.proposals = {9, 10};
   result.outputs = {out};
-  result.times = {1, 2, 3};
+  result.times = {1, 2, 3, 4, 5, 6, {{kernel_group::attention, 7}, {kernel_group::sampling, 8}}};
   EXPECT_EQ(over_the_wire(result), result);
 }
 
