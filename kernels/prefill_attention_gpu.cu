@@ -49,7 +49,6 @@ prefill::shape shape_of(const prefill_attention_args& args) {
                              {64, prefill::piece, 1},
                              CU_TENSOR_MAP_SWIZZLE_128B});
   s.tiles = args.tiles;
-  s.tile_count = args.tile_count;
   s.items = args.tile_count * layout.kv_heads;
   s.kv_heads = layout.kv_heads;
   s.block_size = layout.block_size;
