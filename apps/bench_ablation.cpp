@@ -41,7 +41,7 @@ std::vector<wanted_variant> variants_for(const std::string& device) {
   out.push_back({"synchronous copies", without(&gpu_switches::asynchronous_copies), 2});
   out.push_back({"graphs off", without(&gpu_switches::graphs), 2});
   out.push_back({"overlapping launches off", without(&gpu_switches::overlapping_launches), 2});
-  out.push_back({"all off (reference)", {false, false, false, false}, 1});
+  out.push_back({"all off", {false, false, false, false}, 1});
   return out;
 }
 

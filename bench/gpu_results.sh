@@ -22,7 +22,7 @@ ablation_batch=8 ablation_input=512 ablation_output=128 rounds=4
 if [ "${TINY:-0}" = 1 ]; then
   big=configs/tiny small=configs/tiny
   batches=1,4 context=48 prompt=96 decode_steps=8
-  requests=12 burst=4 rate=40 input=16 output=24 seqs=8 step_tokens=64
+  requests=12 burst=2 rate=4 input=16 output=24 seqs=8 step_tokens=64
   ablation_batch=2 ablation_input=16 ablation_output=8 rounds=2
 fi
 dummy=(--load-format dummy --device "$device")
