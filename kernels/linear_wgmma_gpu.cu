@@ -5,6 +5,7 @@
 // the largest that fill the GPU: of four 30 find room on 132 multiprocessors.) The blocks' sums meet in shared memory: each block adds up,
 // in the order of the blocks, and finishes its own rows of x.
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cluster.cuh"
 #include "kernels/launch.cuh"
@@ -19,10 +20,10 @@ constexpr int block_bytes = 64 * box_columns * 2; // of 64 rows of W
 constexpr int cluster = 2;
 constexpr int most_stages = 16;
 
-// Columns is how many rows of x a tile is multiplied by.
-template <int Columns>
+// Columns is how many rows of x a tile is multiplied by, Groups how many times 64 rows of W a tile has.
+template <int Columns, int Groups>
 struct tile_of {
-  static constexpr int groups = Columns == 128 ? 2 : 1; // warp groups that multiply
+  static constexpr int groups = Groups; // warp groups that multiply
   static constexpr int w_rows = 64 * groups;
   static constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
   static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
@@ -34,7 +35,7 @@ struct tile_of {
 
 struct tile_shape {
   std::int32_t tiles, steps; // of box_columns in a tile
-  std::int32_t rows, distance, box_groups;
+  std::int32_t rows, distance, box_groups, rotate, no_x;
 };
 
 __device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[5], std::uint64_t* barrier) {
@@ -63,11 +64,13 @@ struct step_range {
   std::int32_t first, count;
   __device__ step_range(std::int32_t steps, std::int32_t rank)
       : first(steps * rank / cluster), count(steps * (rank + 1) / cluster - steps * rank / cluster) {}
-  __device__ std::int32_t start() const { return count == 0 ? 0 : static_cast<std::int32_t>(blockIdx.x) / cluster % count; }
+  __device__ std::int32_t start(std::int32_t rotate) const {
+    return count == 0 || rotate == 0 ? 0 : static_cast<std::int32_t>(blockIdx.x) / cluster % count;
+  }
 };
 
 // What one thread does: brings W and x of all steps into the stages.
-template <int Columns, bool Plain>
+template <int Columns, int Groups, bool Plain>
 class copier {
  public:
   __device__ copier(const tile_shape& s, const CUtensorMap& weight, const CUtensorMap& x, std::int32_t rank, std::byte* stages,
@@ -80,7 +83,7 @@ class copier {
         range_(s.steps, rank),
         clusters_(static_cast<std::int32_t>(gridDim.x) / cluster),
         tile_(static_cast<std::int32_t>(blockIdx.x) / cluster),
-        step_(range_.start()) {
+        step_(range_.start(s.rotate)) {
     left_ = (s.tiles - tile_ + clusters_ - 1) / clusters_ * range_.count;
     aim();
   }
@@ -109,7 +112,7 @@ class copier {
   }
 
  private:
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
 
   __device__ void aim() {
     const std::int32_t q = tile_ * (shape::w_rows / 2);
@@ -120,7 +123,7 @@ class copier {
     const std::int32_t column = (range_.first + step_) * box_columns;
     std::byte* to = stages_ + stage * shape::stage_bytes;
     std::uint64_t* const barrier = barriers_.full + stage;
-    mbarrier_expect(barrier, shape::stage_bytes);
+    mbarrier_expect(barrier, s_.no_x ? shape::groups * block_bytes : shape::stage_bytes);
     if constexpr (Plain) {
       for (int i = 0; i < shape::groups; ++i)
         tensor_copy(to + i * block_bytes, weight_, {column, tile_ * shape::w_rows + 64 * i, 0, 0, 0}, barrier);
@@ -133,10 +136,11 @@ class copier {
     }
     --left_;
     if (++step_ == range_.count) step_ = 0;
-    if (step_ == range_.start()) tile_ += clusters_, aim();
+    if (step_ == range_.start(s_.rotate)) tile_ += clusters_, aim();
     return column;
   }
   __device__ void copy_x(int stage, std::int32_t column) const {
+    if (s_.no_x) return;
     tensor_copy(stages_ + stage * shape::stage_bytes + shape::groups * block_bytes, x_, column, barriers_.full + stage);
   }
 
@@ -151,7 +155,7 @@ class copier {
 };
 
 // A warp group's sums of 64 rows of W over this block's steps of a tile.
-template <class T, int Columns>
+template <class T, int Columns, int Groups>
 class multiplier {
  public:
   __device__ multiplier(const std::byte* stages, block_barriers& barriers, std::int32_t group)
@@ -160,27 +164,36 @@ class multiplier {
   __device__ void run(std::int32_t steps, float (&sums)[Columns / 2]) {
 #pragma unroll
     for (float& sum : sums) sum = 0;
+#pragma unroll
+    for (float& sum : sums) keep_in_place(sum);
+    int last = -1; // stage whose products are under way
     for (std::int32_t i = 0; i < steps; ++i) {
       mbarrier_wait(barriers_.full + stage_, parity_);
       const std::uint32_t at = address_ + stage_ * shape::stage_bytes;
-#pragma unroll
-      for (float& sum : sums) keep_in_place(sum);
       wgmma_begin();
 #pragma unroll
       for (int k = 0; k < box_columns / 16; ++k)
         wgmma<T, Columns>(sums, swizzled_matrix(at + group_ * block_bytes + 32 * k),
                           swizzled_matrix(at + shape::groups * block_bytes + 32 * k));
       wgmma_commit();
-      wgmma_wait<0>();
-#pragma unroll
-      for (float& sum : sums) keep_in_place(sum);
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty + stage_);
+      wgmma_wait<1>();
+      if (last >= 0) pass(last);
+      last = stage_;
       if (++stage_ == shape::stages) stage_ = 0, parity_ ^= 1;
     }
+    wgmma_wait<0>();
+#pragma unroll
+    for (float& sum : sums) keep_in_place(sum);
+    if (last >= 0) pass(last);
   }
 
  private:
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
+
+  __device__ void pass(int stage) const {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers_.empty + stage);
+  }
+
   const std::uint32_t address_;
   block_barriers& barriers_;
   const std::int32_t group_;
@@ -189,10 +202,10 @@ class multiplier {
 };
 
 // Sends each block of the cluster its rows of x of this thread's sums.
-template <int Columns>
+template <int Columns, int Groups>
 __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std::int32_t rank, const std::byte* parts,
                                            block_barriers& barriers) {
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
   const std::uint32_t place = shared_address(parts) + (rank * shape::own * shape::consumers + threadIdx.x) * 16;
 #pragma unroll
   for (int block = 0; block < cluster; ++block) {
@@ -203,10 +216,10 @@ __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std
 }
 
 // Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.
-template <int Columns, class Epilogue>
+template <int Columns, int Groups, class Epilogue>
 __device__ __forceinline__ void finish_parts(const std::byte* parts, std::int32_t rank, std::int32_t q, std::int32_t rows,
                                              const Epilogue& epilogue, block_barriers& barriers, std::uint32_t parity) {
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
   constexpr int together = shape::own < 2 ? 1 : 2; // eights whose loads are under way at once
   for (int start = 0; start < shape::own; start += together) {
     const std::int32_t first = 8 * (rank * shape::own + start) + 2 * (threadIdx.x % 4);
@@ -238,11 +251,11 @@ __device__ __forceinline__ void finish_parts(const std::byte* parts, std::int32_
   if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
 }
 
-template <class T, int Columns, class Epilogue>
-__global__ void __launch_bounds__(tile_of<Columns>::threads, 1)
+template <class T, int Columns, int Groups, class Epilogue>
+__global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
     wgmma_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap x, const __grid_constant__ tile_shape s,
                  const __grid_constant__ Epilogue epilogue) {
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
   extern __shared__ __align__(1024) std::byte stages[];
   __shared__ block_barriers barriers;
   std::byte* const parts = stages + shape::stages * shape::stage_bytes;
@@ -256,7 +269,7 @@ __global__ void __launch_bounds__(tile_of<Columns>::threads, 1)
   __syncthreads();
   cluster_arrive(); // the barriers are ready
   if (warp == shape::consumers / 32) {
-    if (threadIdx.x % 32 == 0) copier<Columns, Epilogue::plain>(s, weight, x, rank, stages, barriers).run();
+    if (threadIdx.x % 32 == 0) copier<Columns, Groups, Epilogue::plain>(s, weight, x, rank, stages, barriers).run();
     __syncwarp();
     cluster_wait();
   } else {
@@ -264,16 +277,16 @@ __global__ void __launch_bounds__(tile_of<Columns>::threads, 1)
     wait_for_previous(); // for what the epilogue reads and writes
     const std::int32_t clusters = static_cast<std::int32_t>(gridDim.x) / cluster;
     const std::int32_t steps = step_range(s.steps, rank).count;
-    multiplier<T, Columns> product(stages, barriers, warp / 4);
+    multiplier<T, Columns, Groups> product(stages, barriers, warp / 4);
     std::uint32_t parity = 0;
     for (std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) / cluster; tile < s.tiles; tile += clusters, parity ^= 1) {
       if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes);
       float sums[Columns / 2];
       product.run(steps, sums);
       if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
-      send_parts<Columns>(sums, rank, parts, barriers);
+      send_parts<Columns, Groups>(sums, rank, parts, barriers);
       const std::int32_t q = tile * (shape::w_rows / 2) + warp * 8 + threadIdx.x % 32 / 4;
-      finish_parts<Columns>(parts, rank, q, s.rows, epilogue, barriers, parity);
+      finish_parts<Columns, Groups>(parts, rank, q, s.rows, epilogue, barriers, parity);
     }
   }
   cluster_arrive(); // no block ends while others may still send to it
@@ -300,9 +313,9 @@ std::int32_t resident_clusters(Kernel* kernel, unsigned threads, std::size_t sha
   return count;
 }
 
-template <class T, int Columns, class Epilogue>
+template <class T, int Columns, int Groups, class Epilogue>
 void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
-  using shape = tile_of<Columns>;
+  using shape = tile_of<Columns, Groups>;
   const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance);
   const CUtensorMap x = map_rows(args.type, args.x, args.rows, args.columns, args.x_stride, Columns);
   tile_shape s{};
@@ -311,10 +324,14 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Epilogue>, shape::threads, shape::shared_bytes);
+  static const int rotate = std::getenv("WG_ROT") != nullptr ? std::atoi(std::getenv("WG_ROT")) : 1;
+  s.rotate = rotate;
+  static const int no_x = std::getenv("WG_NOX") != nullptr ? 1 : 0;
+  s.no_x = no_x;
+  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Groups, Epilogue>, shape::threads, shape::shared_bytes);
   launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;
-  launch(on, how, wgmma_kernel<T, Columns, Epilogue>, weight.map, x, s, epilogue);
+  launch(on, how, wgmma_kernel<T, Columns, Groups, Epilogue>, weight.map, x, s, epilogue);
 }
 
 std::int32_t columns_for(std::int32_t rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
@@ -365,15 +382,17 @@ void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outp
     product.x = y;
     product.x_stride = args.columns;
   }
+  static const int force = std::getenv("WG_GROUPS") != nullptr ? std::atoi(std::getenv("WG_GROUPS")) : 0;
+  const bool two = force == 2 || (force == 0 && args.rows > 64);
   switch (columns_for(args.rows)) {
     case 16:
-      return start_tiles<T, 16>(on, product, outputs, epilogue);
+      return start_tiles<T, 16, 1>(on, product, outputs, epilogue);
     case 32:
-      return start_tiles<T, 32>(on, product, outputs, epilogue);
+      return two ? start_tiles<T, 32, 2>(on, product, outputs, epilogue) : start_tiles<T, 32, 1>(on, product, outputs, epilogue);
     case 64:
-      return start_tiles<T, 64>(on, product, outputs, epilogue);
+      return start_tiles<T, 64, 2>(on, product, outputs, epilogue);
     default:
-      return start_tiles<T, 128>(on, product, outputs, epilogue);
+      return two ? start_tiles<T, 128, 2>(on, product, outputs, epilogue) : start_tiles<T, 128, 1>(on, product, outputs, epilogue);
   }
 }
 
