@@ -157,10 +157,6 @@ void gpu_model::tune(const cuda::stream& on) {
   gpu::matmul_args down = product(gated_.data(), 1, nullptr, hidden, wide, hidden_.data());
   down.residual = hidden_.data();
   measure(down, of_layers(&gpu_layer_weights::down));
-  std::erase_if(counts, [&](std::int32_t rows) { return rows > shape_.logits_rows; });
-  gpu::matmul_args head = product(head_normed_.data(), 1, nullptr, padded_vocab(config_), hidden, logits_.data());
-  head.y_type = dtype::f32;
-  if (!counts.empty()) measure(head, {weights_.head});
   matmul_.save();
 }
 

@@ -115,29 +115,42 @@ TEST_F(gpu_executor_test, draws_do_not_depend_on_slot_blocks_or_the_order_of_row
   EXPECT_EQ(all(99, true), right);
 }
 
-TEST_F(gpu_executor_test, sequences_give_the_same_tokens_alone_and_beside_many) {
+TEST_F(gpu_executor_test, sequences_have_the_same_logprobs_alone_and_beside_many) {
   constexpr slot_id many = 48; // beyond what the fused chain takes
+  constexpr std::int32_t steps = 6;
   gpu_executor_options options = test::small_gpu_options();
   options.max_num_seqs = many;
   options.num_blocks = 2 * many;
-  const auto executor = make_gpu_executor(*weights_, options);
-  plan_writer writer(*executor);
-  std::vector<tokens> right, drawn(many);
-  const auto alone = make();
-  plan_writer single(*alone);
+  const auto together = make_gpu_executor(*weights_, options), alone = make();
+  plan_writer writer(*together), single(*alone);
   const auto prompt_of = [](slot_id slot) { return random_tokens(5, 100 + static_cast<std::uint32_t>(slot)); };
+  const auto params_of = [](slot_id slot) {
+    sampling_params params = forced(500 + slot); // the same text either way
+    params.top_logprobs = 1;
+    return params;
+  };
   for (slot_id slot = 0; slot < many; ++slot) {
-    sampling_params params = spread();
-    params.seed = static_cast<std::uint64_t>(slot);
-    right.push_back(test::generate(single, 0, prompt_of(slot), params, 8));
-    writer.open(slot, 5, params, 32);
+    writer.open(slot, 5, params_of(slot), 32);
     writer.prefill(slot, 0, prompt_of(slot), true);
   }
-  for (std::int32_t step = 0; step < 8; ++step) {
-    for (const slot_output& o : writer.run()) drawn[static_cast<std::size_t>(o.slot)].push_back(o.tokens.at(0));
+  std::vector<std::vector<slot_output>> outputs;
+  for (std::int32_t step = 0; step < steps; ++step) {
+    outputs.push_back(writer.run());
     for (slot_id slot = 0; slot < many; ++slot) writer.decode(slot, 5 + step);
   }
-  EXPECT_EQ(drawn, right);
+  for (slot_id slot = 0; slot < many; ++slot) {
+    single.open(0, 5, params_of(slot), 32);
+    single.prefill(0, 0, prompt_of(slot), true);
+    for (std::int32_t step = 0; step < steps; ++step) {
+      const slot_output right = single.run()[0];
+      const slot_output& got = outputs[static_cast<std::size_t>(step)][static_cast<std::size_t>(slot)];
+      ASSERT_EQ(got.slot, slot);
+      ASSERT_EQ(got.tokens, tokens{500 + slot});
+      ASSERT_NEAR(got.scores.at(0).chosen.logprob, right.scores.at(0).chosen.logprob, 0.05) << "slot " << slot << ", step " << step;
+      if (step + 1 < steps) single.decode(0, 5 + step);
+    }
+    single.close(0);
+  }
 }
 
 TEST_F(gpu_executor_test, a_sequence_may_start_on_rows_that_another_computed_and_take_copies_of_blocks) {
