@@ -142,7 +142,9 @@ void gpu_model::tune(const cuda::stream& on) {
     for (const gpu_layer_weights& w : weights_.layers) all.push_back(w.*matrix);
     return all;
   };
-  const auto measure = [&](gpu::matmul_args args, std::vector<const void*> matrices) { matmul_.tune(on, args, matrices, counts); };
+  const auto measure = [&](const gpu::matmul_args& args, const std::vector<const void*>& matrices) {
+    matmul_.tune(on, args, matrices, counts);
+  };
   const std::int64_t hidden = config_.hidden_size, wide = config_.intermediate_size;
   gpu::matmul_args qkv = product(normed_.data(), 1, nullptr, qkv_width(), hidden, qkv_.data());
   qkv.bias = weights_.layers.front().qkv_bias;
@@ -155,6 +157,10 @@ void gpu_model::tune(const cuda::stream& on) {
   gpu::matmul_args down = product(gated_.data(), 1, nullptr, hidden, wide, hidden_.data());
   down.residual = hidden_.data();
   measure(down, of_layers(&gpu_layer_weights::down));
+  std::erase_if(counts, [&](std::int32_t rows) { return rows > shape_.logits_rows; });
+  gpu::matmul_args head = product(head_normed_.data(), 1, nullptr, padded_vocab(config_), hidden, logits_.data());
+  head.y_type = dtype::f32;
+  if (!counts.empty()) measure(head, {weights_.head});
   matmul_.save();
 }
 

@@ -115,6 +115,31 @@ TEST_F(gpu_executor_test, draws_do_not_depend_on_slot_blocks_or_the_order_of_row
   EXPECT_EQ(all(99, true), right);
 }
 
+TEST_F(gpu_executor_test, sequences_give_the_same_tokens_alone_and_beside_many) {
+  constexpr slot_id many = 48; // beyond what the fused chain takes
+  gpu_executor_options options = test::small_gpu_options();
+  options.max_num_seqs = many;
+  options.num_blocks = 2 * many;
+  const auto executor = make_gpu_executor(*weights_, options);
+  plan_writer writer(*executor);
+  std::vector<tokens> right, drawn(many);
+  const auto alone = make();
+  plan_writer single(*alone);
+  const auto prompt_of = [](slot_id slot) { return random_tokens(5, 100 + static_cast<std::uint32_t>(slot)); };
+  for (slot_id slot = 0; slot < many; ++slot) {
+    sampling_params params = spread();
+    params.seed = static_cast<std::uint64_t>(slot);
+    right.push_back(test::generate(single, 0, prompt_of(slot), params, 8));
+    writer.open(slot, 5, params, 32);
+    writer.prefill(slot, 0, prompt_of(slot), true);
+  }
+  for (std::int32_t step = 0; step < 8; ++step) {
+    for (const slot_output& o : writer.run()) drawn[static_cast<std::size_t>(o.slot)].push_back(o.tokens.at(0));
+    for (slot_id slot = 0; slot < many; ++slot) writer.decode(slot, 5 + step);
+  }
+  EXPECT_EQ(drawn, right);
+}
+
 TEST_F(gpu_executor_test, a_sequence_may_start_on_rows_that_another_computed_and_take_copies_of_blocks) {
   const auto executor = make();
   plan_writer writer(*executor);
