@@ -1,9 +1,9 @@
 // y = x W^T for 1 to 128 rows on the GPU. W lies row-major, as cuBLASLt reads it too, and streams through once; what stands before and
 // behind the product in a layer is done on the way.
 //
-// Up to 8 rows a kernel takes W straight into registers, above it one takes W through shared memory in tiles for the warp-group matrix
-// instruction. A row's result is bit for bit the same whatever the other rows of the call are, as long as the number of rows stays within
-// 1-8, 9-16, 17-32, 33-64 or 65-128.
+// For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a warp,
+// above it one in tiles for that of a warp group. A row's result is bit for bit the same whatever the other rows of the call are, as long as
+// the number of rows stays within 1-2, 3-8, 9-16, 17-32, 33-64 or 65-128.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,11 @@
-// The two ways to a product, each in its own file, behind the ops of linear_gpu.hpp.
+// The three ways to a product, each in its own file, behind the ops of linear_gpu.hpp.
 #pragma once
 
 #include "kernels/linear_epilogues.cuh"
 
 namespace troupe::gpu {
 
+constexpr std::int32_t gemv_rows = 2;   // most rows of the path without matrix units
 constexpr std::int32_t stream_rows = 8; // most rows of the register path
 constexpr std::int32_t tile_rows = 128; // most rows of the warp-group path
 
@@ -14,6 +15,10 @@ struct row_pairs {
   std::int32_t distance; // a multiple of 8
 };
 
+// What gemv_takes: few rows, and not too many columns (linear_gemv_gpu.cu).
+bool gemv_takes(const linear_args& args);
+template <class T, class Epilogue>
+void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
 // At most stream_rows rows (linear_stream_gpu.cu).
 template <class T, class Epilogue>
 void start_stream(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);

@@ -97,13 +97,15 @@ class gpu_linear_test : public test::gpu_op_test {
   static double allowed(const problem& p, std::size_t i) { return (p.norm.empty() ? 2e-5 : 2.0 * test::unit(p.type)) * p.spread[i]; }
 };
 
-// Rows 1-8: x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in
-// number. Above: each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a
-// tile.
-constexpr shape odd_shapes[] = {{1, 16, 32},    {1, 1, 8},       {1, 4096, 4096},   {2, 37, 40},     {5, 130, 1032},  {8, 48, 4096},
-                                {8, 333, 576},  {8, 64, 14336},  {1, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},
-                                {16, 96, 4104}, {13, 4240, 64},  {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056},
-                                {65, 520, 512}, {100, 96, 4104}, {128, 1032, 1032}, {128, 5000, 136}};
+// Rows 1-2: groups of columns that end early, more pairs than warps, two warps for a pair, the most columns that x has room for. Rows 3-8:
+// x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in number. Above:
+// each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a tile.
+constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},       {1, 4096, 4096}, {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
+                                {1, 1003, 8192},   {2, 37, 40},     {2, 4300, 6152}, {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
+                                {2, 24, 57344},    {3, 37, 40},     {5, 130, 1032},  {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
+                                {6, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
+                                {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
+                                {128, 1032, 1032}, {128, 5000, 136}};
 
 TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
@@ -141,18 +143,23 @@ TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_resi
 
 TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    const problem p = make(type, {7, 1003, 512}, false, false);
-    const buffer y = upload(test::poisoned(7 * 1003));
-    gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
-    const std::vector<float> out = download<float>(y);
-    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], p.product[i], 2e-5 * p.spread[i]) << i;
+    for (const std::int64_t rows : {1, 3, 7}) {
+      const problem p = make(type, {rows, 1003, 512}, false, false);
+      const buffer y = upload(test::poisoned(static_cast<std::size_t>(rows * 1003)));
+      gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
+      const std::vector<float> out = download<float>(y);
+      for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], p.product[i], 2e-5 * p.spread[i]) << rows << " rows, " << i;
+    }
   }
 }
 
 TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : {shape{1, 16, 64},
+                           {1, 2 * 4008, 2056},
+                           {2, 2 * 1200, 2048},
                            {3, 2 * 136, 96},
+                           {2, 2 * 40, 4104},
                            {8, 2 * 1200, 2048},
                            {16, 2 * 40, 2048},
                            {20, 2 * 136, 96},
@@ -187,6 +194,9 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
   };
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const heads_shape h : {heads_shape{1, 4, 1, 64, 16, false},
+                                {1, 9, 3, 128, 32, true},
+                                {2, 9, 3, 64, 16, true},
+                                {2, 4, 2, 128, 32, false},
                                 {8, 9, 3, 64, 16, true},
                                 {11, 4, 2, 128, 32, false},
                                 {3, 2, 2, 16, 5, true},
@@ -258,7 +268,7 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
 
 TEST_F(gpu_linear_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_for_bit) {
   const std::int64_t width = 1536;
-  for (const std::int64_t rows : {1, 8, 16, 32, 64, 128}) {
+  for (const std::int64_t rows : {1, 2, 8, 16, 32, 64, 128}) {
     std::vector<problem> layers;
     for (int i = 0; i < 3; ++i) layers.push_back(make(dtype::bf16, {rows, width, width}, true, false));
     const buffer a = poisoned_halves(static_cast<std::size_t>(rows * width)), b = poisoned_halves(static_cast<std::size_t>(rows * width));
@@ -289,7 +299,7 @@ TEST_F(gpu_linear_test, a_row_does_not_depend_on_its_batch_mates) {
   struct part {
     std::int32_t all, first, rows;
   };
-  for (const part& c : {part{8, 3, 5}, {8, 7, 1}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}}) {
+  for (const part& c : {part{2, 1, 1}, {8, 3, 5}, {8, 5, 3}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}}) {
     const problem p = make(dtype::bf16, {c.all, 2304, 1024}, true, false);
     const std::size_t width = 2304;
     const buffer whole = poisoned_halves(static_cast<std::size_t>(c.all) * width),

@@ -1,0 +1,290 @@
+// Products of 1 to gemv_rows rows: each warp multiplies two rows of W at a time, on the ordinary arithmetic units.
+//
+// Eight pieces of 16 bytes a lane of both rows are under way all the time; a piece that was used asks for the one eight further on, which
+// may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done. The two blocks of a
+// multiprocessor leave room for no other: where the next kernel's lay beside them, they did not spread evenly. Where rows are few, two
+// warps share them, by groups of columns.
+#include <algorithm>
+
+#include "kernels/launch.cuh"
+#include "kernels/linear_paths.cuh"
+
+namespace troupe::gpu {
+namespace {
+
+constexpr int warps = 8, blocks_together = 2; // of a block, of a multiprocessor
+constexpr int items = 8;                      // pieces of a group
+constexpr int item_columns = 32 * 8;          // of a warp's piece
+constexpr int group_columns = items * item_columns;
+
+struct gemv_shape {
+  const void* weight;
+  const void* x;
+  const void* norm_weight;
+  std::int64_t x_stride;
+  std::int32_t columns, rows;
+  std::int32_t groups; // of group_columns, that make a row
+  std::int32_t pairs, distance, last_row;
+  std::int32_t split; // warps that share a pair: 1 or 2
+  float epsilon;
+};
+
+// 16 bytes that are read once; zeros unless `there`.
+__device__ __forceinline__ uint4 load_streaming(const void* from, bool there) {
+  uint4 value;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred there;\n\t"
+      "setp.ne.s32 there, %5, 0;\n\t"
+      "mov.b32 %0, 0;\n\t"
+      "mov.b32 %1, 0;\n\t"
+      "mov.b32 %2, 0;\n\t"
+      "mov.b32 %3, 0;\n\t"
+      "@there ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+      : "l"(from), "r"(static_cast<int>(there)));
+  return value;
+}
+
+// Where a warp is in W: a group of columns of a pair of rows. It takes every split-th group, from `part` on, of every stride-th pair.
+template <class T>
+class group_cursor {
+ public:
+  __device__ group_cursor(const gemv_shape& s, std::int32_t pair, std::int32_t stride, std::int32_t part, std::int32_t lane)
+      : s_(s), stride_(stride), part_(part), lane_(lane), pair_(pair), group_(part) {
+    find_rows();
+  }
+  __device__ void advance() {
+    if ((group_ += s_.split) < s_.groups) return;
+    group_ = part_;
+    pair_ += stride_;
+    find_rows();
+  }
+  // This lane's piece i of both rows; zeros behind the end.
+  __device__ __forceinline__ void load(int i, uint4 (&w)[2]) const {
+    const std::int32_t column = group_ * group_columns + i * item_columns + lane_ * 8;
+    const bool there = column < s_.columns && pair_ < s_.pairs;
+    w[0] = load_streaming(first_ + column, there);
+    w[1] = load_streaming(second_ + column, there);
+  }
+
+ private:
+  __device__ void find_rows() {
+    const std::int32_t row = first_row_of(min(pair_, s_.pairs - 1), s_.distance);
+    const T* const weight = static_cast<const T*>(s_.weight);
+    first_ = weight + std::int64_t{min(row, s_.last_row)} * s_.columns;
+    second_ = weight + std::int64_t{min(row + s_.distance, s_.last_row)} * s_.columns;
+  }
+
+  const gemv_shape& s_;
+  const std::int32_t stride_, part_, lane_;
+  std::int32_t pair_, group_;
+  const T *first_ = nullptr, *second_ = nullptr;
+};
+
+template <class T>
+using pair_of = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+
+// A thread's pieces of x, which go times the norm's weight to shared memory: by rows of whole groups, zeros behind the columns' end. The
+// norm's weights are there already, where row 0 goes, put by the same thread.
+template <class T, int Rows>
+class x_pieces {
+ public:
+  __device__ x_pieces(const gemv_shape& s, uint4* shared) : s_(s), shared_(shared), pieces_(s.groups * group_columns / 8) {}
+
+  __device__ bool done() const { return from_ >= pieces_; }
+  __device__ void load() {
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      const std::int32_t i = from_ + b * warps * 32;
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) {
+        const T* const row = static_cast<const T*>(s_.x) + min(r, s_.rows - 1) * s_.x_stride;
+        x_[b][r] = i < s_.columns / 8 ? __ldcg(reinterpret_cast<const uint4*>(row) + i) : uint4{};
+      }
+    }
+  }
+  // Adds x's squares, row by row.
+  __device__ void store(float (&squares)[Rows]) {
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      const std::int32_t i = from_ + b * warps * 32;
+      if (i >= pieces_) break;
+      const uint4 factor = s_.norm_weight != nullptr ? shared_[i] : uint4{};
+      const auto* const factors = reinterpret_cast<const pair_of<T>*>(&factor);
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) {
+        auto* const values = reinterpret_cast<pair_of<T>*>(&x_[b][r]);
+        if (s_.norm_weight != nullptr) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float2 v = to_floats(values[e]);
+            squares[r] = fmaf(v.x, v.x, fmaf(v.y, v.y, squares[r]));
+            values[e] = __hmul2(values[e], factors[e]);
+          }
+        }
+        shared_[r * pieces_ + i] = x_[b][r];
+      }
+    }
+    from_ += batch * warps * 32;
+  }
+
+ private:
+  static constexpr int batch = 4 / Rows;
+  const gemv_shape& s_;
+  uint4* const shared_;
+  const std::int32_t pieces_;
+  std::int32_t from_ = threadIdx.x;
+  uint4 x_[batch][Rows];
+};
+
+// sums[half of the pair][even and odd columns] += w * x.
+template <class T>
+__device__ __forceinline__ void multiply(float2 (&sums)[2], const uint4 (&w)[2], const uint4& x) {
+  const auto* const xs = reinterpret_cast<const pair_of<T>*>(&x);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 v = to_floats(xs[e]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 u = to_floats(reinterpret_cast<const pair_of<T>*>(&w[half])[e]);
+      sums[half].x = fmaf(u.x, v.x, sums[half].x);
+      sums[half].y = fmaf(u.y, v.y, sums[half].y);
+    }
+  }
+}
+
+// Adds up the sums of the two warps of a couple, for the first of them. `parts` is used in turn, so that one barrier a time is enough.
+template <int Rows>
+class couple_sums {
+ public:
+  __device__ couple_sums(float2 (*parts)[warps / 2][Rows], std::int32_t couple) : parts_(parts), couple_(couple) {}
+
+  __device__ void add(float& first, float& second, std::int32_t part, std::int32_t lane) {
+    float2* const mine = parts_[turn_ ^= 1][couple_];
+    if (part == 1 && lane < Rows) mine[lane] = {first, second};
+    asm volatile("bar.sync %0, 64;" ::"r"(1 + couple_) : "memory");
+    if (part == 0 && lane < Rows) first += mine[lane].x, second += mine[lane].y;
+  }
+
+ private:
+  float2 (*const parts_)[warps / 2][Rows];
+  const std::int32_t couple_;
+  int turn_ = 0;
+};
+
+template <class T, int Rows, class Epilogue>
+__global__ void __launch_bounds__(warps * 32, blocks_together)
+    gemv_kernel(const __grid_constant__ gemv_shape s, const __grid_constant__ Epilogue epilogue) {
+  extern __shared__ uint4 x[]; // [Rows][groups][items][32]
+  __shared__ float squares_of[Rows][warps];
+  __shared__ float2 parts[2][warps / 2][Rows];
+  const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / s.split, part = warp % s.split;
+  // Neighbours go to different blocks, so that no block has more than a pair more than another.
+  std::int32_t pair = team * gridDim.x + blockIdx.x;
+  const std::int32_t stride = warps / s.split * gridDim.x, pieces = s.groups * group_columns / 8;
+  group_cursor<T> at(s, pair, stride, part, lane);
+  uint4 w[items][2];
+#pragma unroll
+  for (int i = 0; i < items; ++i) at.load(i, w[i]);
+  at.advance();
+  let_next_start();
+  if (s.norm_weight != nullptr) {
+    for (std::int32_t i = threadIdx.x; i < pieces; i += warps * 32)
+      x[i] = i < s.columns / 8 ? static_cast<const uint4*>(s.norm_weight)[i] : uint4{};
+  }
+  wait_for_previous();
+  x_pieces<T, Rows> of_x(s, x);
+  of_x.load();
+  const auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
+  auto early = epilogue.early(row_state, min(pair, s.pairs - 1));
+  float squares[Rows] = {};
+  for (of_x.store(squares); !of_x.done(); of_x.store(squares)) of_x.load();
+  if (s.norm_weight != nullptr) {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      squares[r] = warp_sum(squares[r]);
+      if (lane == 0) squares_of[r][warp] = squares[r];
+    }
+  }
+  __syncthreads();
+  float scale = 1.0F;
+  if (s.norm_weight != nullptr) {
+    float all = 0;
+    for (int i = 0; i < warps; ++i) all += squares_of[min(lane, Rows - 1)][i];
+    scale = rsqrtf(all / static_cast<float>(s.columns) + s.epsilon);
+  }
+  couple_sums<Rows> couple(parts, team);
+  while (pair < s.pairs) {
+    float2 sums[Rows][2] = {};
+    for (std::int32_t group = part; group < s.groups; group += s.split, at.advance()) {
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+#pragma unroll
+        for (int r = 0; r < Rows; ++r) multiply<T>(sums[r], w[i], x[r * pieces + (group * items + i) * 32 + lane]);
+        at.load(i, w[i]);
+      }
+    }
+    float first = 0, second = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      const float a = warp_sum(sums[r][0].x + sums[r][0].y), b = warp_sum(sums[r][1].x + sums[r][1].y);
+      if (lane == r) first = a, second = b;
+    }
+    if (s.split == 2) couple.add(first, second, part, lane);
+    if (part == 0 && lane < s.rows) epilogue.finish(row_state, pair, early, first * scale, second * scale);
+    pair += stride;
+    if (pair < s.pairs) early = epilogue.early(row_state, pair);
+  }
+}
+
+// How much of the rounds that `units` take on `workers` is work.
+double used(std::int64_t units, std::int64_t workers) {
+  return static_cast<double>(units) / static_cast<double>((units + workers - 1) / workers * workers);
+}
+
+template <class T, int Rows, class Epilogue>
+void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, unsigned grid, const Epilogue& epilogue) {
+  const std::size_t shared = static_cast<std::size_t>(Rows * s.groups) * group_columns * 2;
+  launch(on, {grid, warps * 32, shared, args.overlaps}, gemv_kernel<T, Rows, Epilogue>, s, epilogue);
+}
+
+} // namespace
+
+bool gemv_takes(const linear_args& args) {
+  constexpr std::int64_t most = (227 * 1024 - 512) / (gemv_rows * 2); // of x in shared memory
+  return args.rows <= gemv_rows && (args.columns + group_columns - 1) / group_columns * group_columns <= most;
+}
+
+template <class T, class Epilogue>
+void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
+  gemv_shape s{};
+  s.weight = args.weight;
+  s.x = args.x;
+  s.norm_weight = args.norm_weight;
+  s.x_stride = args.x_stride;
+  s.columns = static_cast<std::int32_t>(args.columns);
+  s.rows = args.rows;
+  s.groups = (s.columns + group_columns - 1) / group_columns;
+  s.pairs = outputs.pairs;
+  s.distance = outputs.distance;
+  s.last_row = static_cast<std::int32_t>(args.out_rows - 1);
+  s.epsilon = args.epsilon;
+  const int blocks = blocks_together * multiprocessors();
+  const bool split = s.groups % 2 == 0 && used(2 * s.pairs, blocks * warps) > 1.05 * used(s.pairs, blocks * warps);
+  s.split = split ? 2 : 1;
+  const auto grid = static_cast<unsigned>(std::min(s.pairs, blocks));
+  args.rows == 1 ? start_rows<T, 1>(on, args, s, grid, epilogue) : start_rows<T, gemv_rows>(on, args, s, grid, epilogue);
+}
+
+template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, bf16>&);
+template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, float>&);
+template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const swiglu_epilogue<bf16>&);
+template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const qkv_epilogue<bf16>&);
+template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<f16, f16>&);
+template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<f16, float>&);
+template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const swiglu_epilogue<f16>&);
+template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const qkv_epilogue<f16>&);
+
+} // namespace troupe::gpu
