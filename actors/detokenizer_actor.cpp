@@ -3,6 +3,7 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <string_view>
 #include <utility>
 
 namespace troupe::actors {
@@ -26,6 +27,16 @@ void open(self_pointer self, open_request& request) {
   s.open.try_emplace(id, std::move(request), s.shared->parts.tokens, std::move(sink), s.shared->parts.metrics);
 }
 
+void trace_first_token(const detokenizer_state& s, open_iterator at) {
+  const auto& timeline = s.shared->parts.timeline;
+  if (timeline && at->second.moments().first_token_ns != 0) timeline->first_token(at->first, at->second.moments());
+}
+
+void trace_end(const detokenizer_state& s, open_iterator at, std::uint64_t now, std::string_view how) {
+  const auto& timeline = s.shared->parts.timeline;
+  if (timeline) timeline->ended(at->first, at->second.moments(), now, at->second.usage().completion_tokens, how);
+}
+
 // The last call of a request's sink, whichever it is, is made in one of these two.
 void finish(detokenizer_state& s, open_iterator at, std::uint64_t now) {
   const auto usage = at->second.usage();
@@ -33,7 +44,9 @@ void finish(detokenizer_state& s, open_iterator at, std::uint64_t now) {
   metrics.tokens(0, 0, usage.cached_tokens);
   auto sink = s.shared->registry.take(at->first);
   if (sink != nullptr) {
-    metrics.request_finished(at->second.outcome(), at->second.times(now));
+    const auto how = at->second.outcome();
+    metrics.request_finished(how, at->second.times(now));
+    trace_end(s, at, now, how == telemetry::outcome::length ? "length" : "stop");
     sink->on_finished(usage);
   }
   s.open.erase(at);
@@ -41,7 +54,9 @@ void finish(detokenizer_state& s, open_iterator at, std::uint64_t now) {
 
 std::vector<sequence_id> fail(detokenizer_state& s, open_iterator at, const error& reason) {
   auto left = at->second.open_sequences();
-  end_with_error(*s.shared, at->first, reason, at->second.times(now_ns()));
+  const std::uint64_t now = now_ns();
+  end_with_error(*s.shared, at->first, reason, at->second.times(now));
+  trace_end(s, at, now, reason.kind == error_kind::cancelled ? "cancelled" : "failed");
   s.open.erase(at);
   return left;
 }
@@ -56,7 +71,9 @@ void absorb(self_pointer self, step_updates& batch) {
       append(ended, fail(s, at, *failure));
       continue;
     }
+    const bool first = at->second.moments().first_token_ns == 0;
     if (at->second.absorb(update, batch.now_ns)) ended.push_back(update.id);
+    if (first) trace_first_token(s, at);
     if (at->second.ended()) finish(s, at, batch.now_ns);
   }
   tell_scheduler(self, std::move(ended));

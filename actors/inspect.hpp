@@ -167,7 +167,7 @@ typename Inspector::result_type inspect(Inspector& f, sequence_update& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, executor_info& x) {
   return f(caf::meta::type_name("executor_info"), x.block_size, x.num_blocks, x.max_num_seqs, x.max_batched_tokens, x.max_model_len,
-           x.vocab_size);
+           x.vocab_size, x.max_verify_tokens, x.max_proposals);
 }
 
 template <class Inspector>
@@ -188,7 +188,7 @@ typename Inspector::result_type inspect(Inspector& f, block_copy& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, work_item& x) {
   auto prompt_logprobs = wire::to_pair(x.prompt_logprobs);
-  return f(caf::meta::type_name("work_item"), x.slot, x.kind, x.first_position, x.token_count, x.sample, prompt_logprobs,
+  return f(caf::meta::type_name("work_item"), x.slot, x.kind, x.first_position, x.token_count, x.sample, prompt_logprobs, x.propose,
            wire::after_load([&] { x.prompt_logprobs = wire::to_optional(prompt_logprobs); }));
 }
 
@@ -210,12 +210,19 @@ typename Inspector::result_type inspect(Inspector& f, token_scores& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, slot_output& x) {
-  return f(caf::meta::type_name("slot_output"), x.slot, x.tokens, x.scores, x.prompt_scores, x.numeric_fault);
+  return f(caf::meta::type_name("slot_output"), x.slot, x.tokens, x.scores, x.prompt_scores, x.numeric_fault, x.proposals);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, group_time& x) {
+  auto group = static_cast<std::uint8_t>(x.group);
+  return f(caf::meta::type_name("group_time"), group, x.ns, wire::after_load([&] { x.group = static_cast<kernel_group>(group); }));
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stage_times& x) {
-  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns);
+  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns, x.prepare_at_ns, x.compute_at_ns,
+           x.deliver_at_ns, x.groups);
 }
 
 template <class Inspector>

@@ -113,7 +113,7 @@ void request_output::emit(prompt_state& p, output_chunk chunk) {
   }
 }
 
-void request_output::measure(const sequence_update& update, choice_output& c, prompt_state& p, std::uint64_t now_ns) {
+void request_output::measure(const sequence_update& update, std::int32_t outputs, choice_output& c, prompt_state& p, std::uint64_t now_ns) {
   keep_earliest(scheduled_ns_, update.times.scheduled_ns);
   if (update.id.index % open_.n == 0) p.cached_tokens = std::clamp(update.cached_tokens, p.cached_tokens, p.info.token_count);
   if (update.output_tokens == 0) return;
@@ -123,7 +123,9 @@ void request_output::measure(const sequence_update& update, choice_output& c, pr
     metrics_->first_token(span(open_.arrival_ns, now_ns));
   }
   keep_earliest(c.first_token_ns, now_ns);
-  if (c.last_token_ns != 0) metrics_->token_gap(span(c.last_token_ns, now_ns));
+  // Outputs that come with one step share its time.
+  const auto shares = static_cast<std::uint64_t>(std::max(outputs, 1));
+  for (std::uint64_t i = 0; c.last_token_ns != 0 && i < shares; ++i) metrics_->token_gap(span(c.last_token_ns, now_ns) / shares);
   c.last_token_ns = now_ns;
 }
 
@@ -137,8 +139,9 @@ bool request_output::absorb(sequence_update& update, std::uint64_t now_ns) {
   absorb_scores(p, update.prompt_scores);
   const std::int32_t before = c.token_count();
   output_chunk chunk = c.absorb(update, *tokens_, open_.logprobs);
-  measure(update, c, p, now_ns);
-  metrics_->tokens(0, c.token_count() - before, 0);
+  const std::int32_t outputs = c.token_count() - before;
+  measure(update, outputs, c, p, now_ns);
+  metrics_->tokens(0, outputs, 0);
   any_length_ = any_length_ || chunk.finish == finish_reason::length;
   // The first choice of a prompt brings its scores; when it ends there will be no more of them.
   const bool complete = p.scores.size() >= static_cast<std::size_t>(p.info.token_count);

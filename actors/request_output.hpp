@@ -9,6 +9,7 @@
 #include "actors/protocol.hpp"
 #include "core/service.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/timeline.hpp"
 #include "tokenizer/detokenizer.hpp"
 
 namespace troupe::actors {
@@ -53,6 +54,7 @@ class request_output {
   std::vector<sequence_id> open_sequences() const;
   usage_report usage() const;
   telemetry::request_times times(std::uint64_t now_ns) const;
+  telemetry::request_moments moments() const { return {open_.arrival_ns, scheduled_ns_, first_token_ns_}; }
   telemetry::outcome outcome() const;
 
  private:
@@ -70,7 +72,8 @@ class request_output {
 
   void absorb_scores(prompt_state& p, std::vector<token_scores>& scores);
   void report(prompt_state& p, std::int32_t index);
-  void measure(const sequence_update& update, choice_output& c, prompt_state& p, std::uint64_t now_ns);
+  // `outputs`: how many came with the update.
+  void measure(const sequence_update& update, std::int32_t outputs, choice_output& c, prompt_state& p, std::uint64_t now_ns);
   void emit(prompt_state& p, output_chunk chunk);
 
   open_request open_;

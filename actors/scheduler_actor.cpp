@@ -38,9 +38,15 @@ void send_updates(self_pointer self, std::vector<sequence_update> updates, std::
 void report_stats(scheduler_actor_state& s) {
   const scheduler_stats now = s.core->stats();
   auto& metrics = *s.shared->parts.metrics;
-  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached});
+  metrics.set_engine({now.running, now.waiting, now.blocks_total, now.blocks_used, now.blocks_cached, now.speculating});
   if (now.preemptions > s.preemptions) metrics.preempted(static_cast<std::int64_t>(now.preemptions - s.preemptions));
   s.preemptions = now.preemptions;
+  const draft_counts before = std::exchange(s.drafts, now.drafts);
+  for (std::size_t place = 0; place < draft_counts::kPlaces; ++place) {
+    const auto drafted = static_cast<std::int64_t>(now.drafts.drafted[place] - before.drafted[place]);
+    const auto accepted = static_cast<std::int64_t>(now.drafts.accepted[place] - before.accepted[place]);
+    if (drafted > 0) metrics.drafts(place, drafted, accepted);
+  }
 }
 
 void expire(self_pointer self) {
@@ -58,8 +64,13 @@ void pump(self_pointer self) {
     auto plan = s.core->schedule(now);
     if (!plan) break;
     if (s.sent.empty()) s.last_news_ns = now;
-    scheduler_actor_state::sent_plan record{now, static_cast<std::int64_t>(plan->items.size()), 0};
+    scheduler_actor_state::sent_plan record{now, static_cast<std::int64_t>(plan->items.size()), 0, {}};
     for (const work_item& item : plan->items) record.tokens += item.token_count;
+    if (s.shared->parts.timeline) {
+      record.traced.epoch = plan->epoch;
+      record.traced.step = plan->step;
+      telemetry::count_items(*plan, record.traced);
+    }
     s.sent.push_back(record);
     self->send(s.device, std::move(*plan));
   }
@@ -94,6 +105,7 @@ void forget_device(self_pointer self, loss_cause cause) {
   s.sent.clear();
   const std::uint64_t now = now_ns();
   send_updates(self, s.core->device_lost(now, cause), now);
+  if (auto& timeline = s.shared->parts.timeline) timeline->mark("device lost", now);
   report_stats(s);
 }
 
@@ -114,6 +126,11 @@ void absorb(self_pointer self, const step_result& result) {
   if (s.sent.empty() || s.core->stats().plans_in_flight == before) return give_device_up(self, "the device answered out of turn");
   const auto plan = s.sent.front();
   s.sent.pop_front();
+  if (auto& timeline = s.shared->parts.timeline) {
+    auto traced = plan.traced;
+    traced.result_ns = now;
+    timeline->step(traced, result.times);
+  }
   s.shared->parts.metrics->step(now - std::max(plan.sent_ns, s.last_news_ns), plan.sequences, plan.tokens);
   for (const sequence_update& update : updates) { // a result fails a sequence only for logits that are not finite
     if (update.finish == finish_reason::failed) s.shared->parts.metrics->numeric_fault();
@@ -134,6 +151,7 @@ scheduler_config config_for(const serving_state& shared, const executor_info& in
   config.device = info;
   config.max_waiting = shared.options.max_queue;
   config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
+  config.speculation = shared.options.speculation;
   config.prefix_caching = shared.options.prefix_caching;
   if (const auto& bound = shared.options.max_predicted_ttft) {
     config.max_predicted_ttft_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(*bound).count());

@@ -21,6 +21,7 @@ struct scheduler_actor_state {
     std::uint64_t sent_ns = 0;
     std::int64_t sequences = 0;
     std::int64_t tokens = 0;
+    telemetry::step_record traced; // filled while something is traced
   };
 
   shared_state shared;
@@ -32,6 +33,7 @@ struct scheduler_actor_state {
   std::deque<sent_plan> sent;     // without a result yet, oldest first
   std::uint64_t last_news_ns = 0; // last result, or the plan that ended an idle time
   std::uint64_t preemptions = 0;  // as last reported
+  draft_counts drafts;            // likewise
   bool ticking = false;
 };
 

@@ -84,6 +84,15 @@ void fill_model(served_model& model, const serving_state& shared, const executor
   model.max_model_len = static_cast<std::int32_t>(std::min<std::int64_t>(info.max_model_len, pool_tokens));
 }
 
+void check_speculation(const speculation_config& wanted, const executor_info& info) {
+  if (wanted.source != draft_source::none && info.max_verify_tokens < 2) {
+    throw std::runtime_error("speculative decoding: this device cannot verify drafts");
+  }
+  if (wanted.source == draft_source::model && info.max_proposals < 1) {
+    throw std::runtime_error("speculative decoding: this device has no draft model");
+  }
+}
+
 void caf_serving::launch() {
   auto& system = runtime_->system;
   core_.detokenizer = system.spawn(run_detokenizer, shared_);
@@ -97,7 +106,9 @@ void caf_serving::launch() {
   if (ready.wait_for(shared_->options.start_deadline + kStopDeadline) != std::future_status::ready) {
     throw std::runtime_error("the device did not start in time");
   }
-  fill_model(shared_->model, *shared_, ready.get());
+  const executor_info info = ready.get();
+  check_speculation(shared_->options.speculation, info);
+  fill_model(shared_->model, *shared_, info);
 }
 
 void caf_serving::submit(generation_request request, std::shared_ptr<token_sink> sink) {

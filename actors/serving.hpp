@@ -11,7 +11,9 @@
 
 #include "core/service.hpp"
 #include "core/step.hpp"
+#include "scheduler/scheduler.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/timeline.hpp"
 #include "tokenizer/chat_template.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -27,6 +29,7 @@ struct serving_options {
   std::int32_t tokenizer_workers = 2;
   std::int32_t plans_in_flight = 2;
   bool prefix_caching = true;
+  speculation_config speculation; // needs a device that verifies, and for draft_source::model one that proposes: else start() throws
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: the device runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
@@ -42,6 +45,7 @@ struct serving_parts {
   std::string bos_token, eos_token;               // template variables
   executor_factory make_executor;                 // called on the device's own thread
   std::shared_ptr<telemetry::metrics> metrics;
+  std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
 };
 
 class serving : public request_handler {

@@ -174,7 +174,7 @@ void print(const char* what, const simulation::cost_grid& g) {
 
 int calibrate(const options& o) {
   const auto source = open_source(o.engine);
-  const auto executor = make_executor_factory(o.engine, source, load_text_side(*source).tokens->vocab_size())();
+  const auto executor = make_executor_factory(o.engine, source, nullptr, load_text_side(*source).tokens->vocab_size())();
   auto table = measure(*executor, o.budget_s);
   table.model = served_names(o.engine).front();
   print("rows", table.decode);

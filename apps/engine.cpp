@@ -6,7 +6,10 @@
 #include <ctime>
 #include <mutex>
 
+#include "apps/device_choice.hpp"
+#include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
+#include "models/drafting_executor.hpp"
 
 namespace troupe::apps {
 
@@ -34,13 +37,32 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   return e;
 }
 
+// Each running sequence takes a token of every step.
+void check_batch(const engine_options& o) {
+  if (o.max_num_batched_tokens >= o.max_num_seqs) return;
+  throw load_error("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) + ") must be at least --max-num-seqs (" +
+                   std::to_string(o.max_num_seqs) + ")");
+}
+
 // What can be said before anything is loaded.
 void check(const engine_options& o) {
   parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
-  if (o.max_num_batched_tokens < o.max_num_seqs) { // each running sequence takes a token of every step
-    throw std::invalid_argument("--max-num-batched-tokens (" + std::to_string(o.max_num_batched_tokens) +
-                                ") must be at least --max-num-seqs (" + std::to_string(o.max_num_seqs) + ")");
+  if (o.max_num_batched_tokens_given) check_batch(o);
+  if ((o.speculative_method == "draft") == o.draft_model.empty()) {
+    throw std::invalid_argument("--speculative-method draft and --speculative-draft-model go together");
   }
+}
+
+speculation_config speculation(const engine_options& o) {
+  const draft_source source = o.speculative_method == "ngram"   ? draft_source::ngram
+                              : o.speculative_method == "draft" ? draft_source::model
+                                                                : draft_source::none;
+  return {source, o.num_speculative_tokens, true};
+}
+
+bool lacks_text(const checkpoint& source) {
+  const auto has = [&](const char* file) { return std::filesystem::exists(source.path() / file); };
+  return source.tensors().empty() && !has("tokenizer.json") && !has("tokenizer.model");
 }
 
 // A context that the KV pool cuts short is worth a word: the flag helps, and clients will see the smaller limit.
@@ -52,17 +74,80 @@ void warn_of_small_pool(const engine_options& o, const checkpoint& source, const
   }
 }
 
+std::shared_ptr<const checkpoint> open_model(const engine_options& options, const std::filesystem::path& path) {
+  return options.load_format == "dummy" ? open_checkpoint_without_weights(path) : open_checkpoint(path);
+}
+
+std::shared_ptr<const model_weights> load_weights(const engine_options& options, const checkpoint& source) {
+  return std::make_shared<const model_weights>(
+      options.load_format == "dummy" ? make_dummy_weights(source.config(), parse_type(options.dummy_type), 1) : source.load());
+}
+
+std::shared_ptr<const tokenizer> load_tokens(const checkpoint& source) {
+  const bool gguf = source.format() == checkpoint_format::gguf;
+  return gguf ? tokenizer_from_gguf(source.metadata(), source.path().string()) : load_tokenizer(source.path());
+}
+
+// Drafts are token ids: they must mean the same to both models.
+void check_same_vocabulary(const std::string& draft, const tokenizer& its, const tokenizer& targets) {
+  const std::string what = "--speculative-draft-model " + draft + ": ";
+  if (its.vocab_size() != targets.vocab_size()) {
+    throw load_error(what + "its vocabulary has " + std::to_string(its.vocab_size()) + " tokens and the model's " +
+                     std::to_string(targets.vocab_size()));
+  }
+  for (token_id id = 0; id < its.vocab_size(); ++id) {
+    if (its.token_bytes(id) != targets.token_bytes(id)) {
+      throw load_error(what + "token " + std::to_string(id) + " is \"" + its.token_bytes(id) + "\" and the model's is \"" +
+                       targets.token_bytes(id) + "\"");
+    }
+  }
+}
+
 } // namespace
 
-std::shared_ptr<const checkpoint> open_source(const engine_options& options) {
-  return options.load_format == "dummy" ? open_checkpoint_without_weights(options.model) : open_checkpoint(options.model);
+device_types types_on_device(const engine_options& options, const checkpoint& source) {
+  dtype stored = parse_type(options.dummy_type);
+  if (options.load_format != "dummy") {
+    const auto is_query = [](const stored_tensor& t) { // of the first layer, in either format
+      return t.name == "model.layers.0.self_attn.q_proj.weight" || t.name == "blk.0.attn_q.weight";
+    };
+    const auto query = std::find_if(source.tensors().begin(), source.tensors().end(), is_query);
+    stored = query != source.tensors().end() && query->type ? *query->type : dtype::bf16;
+  }
+  device_types types;
+  if (choose_device(options, source.config()).gpu) { // one type for all that it holds
+    const std::string& asked = options.dtype != "auto" ? options.dtype : options.kv_cache_dtype;
+    const bool dummy = options.load_format == "dummy"; // made on the device, as bf16 unless asked otherwise
+    types.kv = asked != "auto" ? parse_type(asked) : stored == dtype::f16 && !dummy ? dtype::f16 : dtype::bf16;
+    types.weights = types.kv;
+    return types;
+  }
+  if (options.load_format == "dummy") types.weights = stored;
+  types.kv = stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16;
+  if (options.kv_cache_dtype != "auto") types.kv = parse_type(options.kv_cache_dtype);
+  return types;
+}
+
+std::shared_ptr<const checkpoint> open_source(const engine_options& options) { return open_model(options, options.model); }
+
+std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens) {
+  if (options.draft_model.empty()) return nullptr;
+  auto draft = open_model(options, options.draft_model);
+  check_same_vocabulary(options.draft_model.string(), *load_tokens(*draft), tokens);
+  return draft;
 }
 
 text_side load_text_side(const checkpoint& source) {
   const bool gguf = source.format() == checkpoint_format::gguf;
   const std::string name = source.path().string();
   text_side side;
-  side.tokens = gguf ? tokenizer_from_gguf(source.metadata(), name) : load_tokenizer(source.path());
+  if (!gguf && lacks_text(source)) {
+    spdlog::warn("{}: no tokenizer; texts of dummy weights are numbers", name);
+    side.tokens = std::make_shared<const number_tokenizer>(source.config().vocab_size);
+    side.eos_tokens = source.config().eos_tokens;
+    return side;
+  }
+  side.tokens = load_tokens(source);
   if (auto found = gguf ? find_chat_template(source.metadata()) : find_chat_template(source.path())) {
     side.templates = std::make_shared<const chat_template>(found->text, name + ": chat template");
     side.bos_token = found->bos_token;
@@ -76,19 +161,22 @@ text_side load_text_side(const checkpoint& source) {
 }
 
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::int32_t tokenizer_vocab) {
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab) {
   struct shared_weights {
     std::mutex guard;
-    std::shared_ptr<const model_weights> weights;
+    std::shared_ptr<const model_weights> target, draft;
   };
   auto shared = std::make_shared<shared_weights>();
-  return [options = std::move(options), source = std::move(source), tokenizer_vocab, shared] {
+  return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, shared] {
+    const device_choice device = choose_device(options, source->config());
+    spdlog::info("{}", device.reason);
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, *source, draft.get(), tokenizer_vocab);
+    check_batch(options);
     std::lock_guard lock(shared->guard);
-    if (!shared->weights) {
-      shared->weights = std::make_shared<const model_weights>(
-          options.load_format == "dummy" ? make_dummy_weights(source->config(), parse_type(options.dummy_type), 1) : source->load());
-    }
-    return make_cpu_executor(shared->weights, executor_options(options, tokenizer_vocab));
+    if (!shared->target) shared->target = load_weights(options, *source);
+    if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab));
+    if (!shared->draft) shared->draft = load_weights(options, *draft);
+    return make_drafting_cpu_executor(shared->target, shared->draft, executor_options(options, tokenizer_vocab));
   };
 }
 
@@ -100,7 +188,8 @@ std::vector<std::string> served_names(const engine_options& options) {
   return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
 }
 
-std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics) {
+std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
+                                              std::shared_ptr<telemetry::timeline> timeline) {
   check(options);
   auto source = open_source(options);
   text_side text = load_text_side(*source);
@@ -112,6 +201,7 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   serving.eos_tokens = text.eos_tokens;
   serving.max_queue = options.max_queue;
   serving.prefix_caching = options.prefix_caching;
+  serving.speculation = speculation(options);
   if (options.max_predicted_ttft_ms) serving.max_predicted_ttft = std::chrono::milliseconds(*options.max_predicted_ttft_ms);
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
@@ -123,12 +213,13 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
-  parts.make_executor = make_executor_factory(options, source, text.tokens->vocab_size());
+  parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
+  parts.timeline = std::move(timeline);
   auto engine = actors::serving::start(std::move(serving), std::move(parts));
   warn_of_small_pool(options, *source, engine->model());
   return engine;

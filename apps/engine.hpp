@@ -8,6 +8,7 @@
 #include "apps/engine_options.hpp"
 #include "models/checkpoint.hpp"
 #include "telemetry/metrics.hpp"
+#include "telemetry/timeline.hpp"
 #include "tokenizer/chat_template.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -25,17 +26,28 @@ struct text_side {
 // The model that the flags name; with --load-format dummy its config and tokenizer alone will do. Throws load_error.
 std::shared_ptr<const checkpoint> open_source(const engine_options& options);
 
-// Throws load_error.
+// Dummy weights without a tokenizer's files get one of numbers (apps/number_tokenizer.hpp). Throws load_error.
 text_side load_text_side(const checkpoint& source);
 
-// Weights are loaded at the first call and shared by later ones. Throws load_error when called, not before.
+// The draft model that the flags name, or null. Throws load_error when its tokens are not those of `tokens`.
+std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
+
+// Weights are loaded at the first call and shared by later ones. `draft` may be null. Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::int32_t tokenizer_vocab);
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab);
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);
 
-// Everything together; returns once the device is ready. Throws load_error and std::runtime_error.
-std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics);
+// How the device will hold weights and KV. `weights` none: each matrix as it is stored.
+struct device_types {
+  std::optional<dtype> weights;
+  dtype kv = dtype::bf16;
+};
+device_types types_on_device(const engine_options& options, const checkpoint& source);
+
+// Everything together; returns once the device is ready. `timeline` may be null. Throws load_error and std::runtime_error.
+std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
+                                              std::shared_ptr<telemetry::timeline> timeline = nullptr);
 
 } // namespace troupe::apps

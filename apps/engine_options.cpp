@@ -9,6 +9,32 @@
 
 namespace troupe::apps {
 
+namespace {
+
+std::string bad_device(const std::string& text) {
+  const bool named = text == "auto" || text == "cpu" || text == "cuda";
+  const bool numbered =
+      text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 && text.find_first_not_of("0123456789", 5) == std::string::npos;
+  return named || numbered ? std::string() : "auto, cpu, cuda or cuda:N, not " + text;
+}
+
+void add_device_flags(CLI::App& command, engine_options& o) {
+  command.add_option("--device", o.device, "auto (a GPU where one can be used), cpu, cuda or cuda:N")
+      ->check(CLI::Validator(bad_device, "DEVICE"))
+      ->capture_default_str();
+  command.add_option("--dtype", o.dtype, "what a GPU computes in: auto (f16 for files stored as F16, else bf16), bf16 or f16")
+      ->check(CLI::IsMember({"auto", "bf16", "f16"}))
+      ->capture_default_str();
+  command.add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory that may be in use, all in all")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command.add_flag("--kernel-times", o.kernel_times,
+                   "for --trace: the GPU times each group of kernels (launches of steps without a graph no longer overlap)");
+  command.add_flag("--reference", o.reference, "the GPU's plain path: unfused, synchronous, without graphs");
+}
+
+} // namespace
+
 void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("model", o.model, "Hugging Face folder or .gguf file")->required()->check(CLI::ExistingPath);
   command.add_option("--load-format", o.load_format, "auto, or dummy for random weights of the model's shapes")
@@ -17,12 +43,18 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
   command.add_option("--served-model-name", o.served_names, "names accepted in \"model\" (default: the file's or folder's name)");
   command.add_option("--max-model-len", o.max_model_len, "context limit in tokens (default: the model's)")->check(CLI::PositiveNumber);
-  command.add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once")->check(CLI::Range(1, 65536))->capture_default_str();
-  command.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step")
+  add_device_flags(command, o);
+  command.add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once (default: 64 on the CPU, 128 on a GPU)")
+      ->check(CLI::Range(1, 65536))
+      ->each([&o](const std::string&) { o.max_num_seqs_given = true; });
+  command.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step (default: 512 on the CPU, 2048 on a GPU)")
       ->check(CLI::Range(1, 32768))
-      ->capture_default_str();
+      ->each([&o](const std::string&) { o.max_num_batched_tokens_given = true; });
   command.add_option("--block-size", o.block_size, "tokens per KV block")->check(CLI::Range(1, 4096))->capture_default_str();
-  command.add_option("--kv-cache-memory", o.kv_cache_memory, "memory of the KV cache, as in 512MiB or 4GiB")->capture_default_str();
+  command
+      .add_option("--kv-cache-memory", o.kv_cache_memory,
+                  "memory of the KV cache, as in 512MiB or 4GiB (default: 1GiB on the CPU, on a GPU what --gpu-memory-utilization leaves)")
+      ->each([&o](const std::string&) { o.kv_cache_memory_given = true; });
   command.add_option("--num-kv-blocks", o.num_kv_blocks, "KV blocks, instead of --kv-cache-memory")->check(CLI::PositiveNumber);
   command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto, f32, f16 or bf16")->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   command.add_option("--threads", o.threads, "threads of the CPU device (0: one per core)")->check(CLI::Range(0, 4096));
@@ -30,8 +62,20 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
-  command.add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
-                     "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
+  command
+      .add_option("--speculative-method", o.speculative_method,
+                  "who drafts tokens for the model to verify: ngram (what followed the last tokens before), draft (a smaller model) or off")
+      ->check(CLI::IsMember({"off", "ngram", "draft"}))
+      ->capture_default_str();
+  command
+      .add_option("--speculative-draft-model", o.draft_model, "the draft model: Hugging Face folder or .gguf file with the same vocabulary")
+      ->check(CLI::ExistingPath);
+  command.add_option("--num-speculative-tokens", o.num_speculative_tokens, "drafts of a sequence in a step, at most")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command
+      .add_option("--max-predicted-ttft", o.max_predicted_ttft_ms,
+                  "milliseconds; a request whose first token is expected later gets 429 at once (default: no bound)")
       ->check(CLI::PositiveNumber);
   command.add_option("--max-queue", o.max_queue, "sequences that may wait; beyond it clients get 429")->check(CLI::PositiveNumber);
   command.add_option("--max-device-restarts", o.max_device_restarts, "restarts within a minute before the server gives up")
@@ -51,21 +95,31 @@ std::vector<std::string> to_arguments(const engine_options& o) {
                                    o.load_format,
                                    "--dummy-dtype",
                                    o.dummy_type,
-                                   "--max-num-seqs",
-                                   std::to_string(o.max_num_seqs),
-                                   "--max-num-batched-tokens",
-                                   std::to_string(o.max_num_batched_tokens),
+                                   "--device",
+                                   o.device,
+                                   "--dtype",
+                                   o.dtype,
+                                   "--gpu-memory-utilization",
+                                   std::to_string(o.gpu_memory_utilization),
                                    "--block-size",
                                    std::to_string(o.block_size),
-                                   "--kv-cache-memory",
-                                   o.kv_cache_memory,
                                    "--kv-cache-dtype",
                                    o.kv_cache_dtype,
                                    "--threads",
-                                   std::to_string(o.threads)};
+                                   std::to_string(o.threads),
+                                   "--speculative-method",
+                                   o.speculative_method,
+                                   "--num-speculative-tokens",
+                                   std::to_string(o.num_speculative_tokens)};
+  if (!o.draft_model.empty()) args.insert(args.end(), {"--speculative-draft-model", o.draft_model.string()});
   auto add = [&](const char* flag, const std::optional<std::int32_t>& value) {
     if (value) args.insert(args.end(), {flag, std::to_string(*value)});
   };
+  if (o.max_num_seqs_given) add("--max-num-seqs", o.max_num_seqs);
+  if (o.max_num_batched_tokens_given) add("--max-num-batched-tokens", o.max_num_batched_tokens);
+  if (o.kv_cache_memory_given) args.insert(args.end(), {"--kv-cache-memory", o.kv_cache_memory});
+  if (o.kernel_times) args.push_back("--kernel-times");
+  if (o.reference) args.push_back("--reference");
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);
   return args;

@@ -15,22 +15,44 @@ class App;
 
 namespace troupe::apps {
 
+// What a GPU device can do without, for comparison (models/gpu_executor.hpp). A CPU device has none of it.
+struct gpu_switches {
+  bool fused = true;
+  bool graphs = true;
+  bool overlapping_launches = true;
+  bool asynchronous_copies = true;
+
+  friend bool operator==(const gpu_switches&, const gpu_switches&) = default;
+};
+
 struct engine_options {
   std::filesystem::path model;               // a Hugging Face folder or a .gguf file
   std::string load_format = "auto";          // auto | dummy
   std::string dummy_type = "bf16";           // stored type of dummy weights
   std::vector<std::string> served_names;     // empty: the folder's or file's name
   std::optional<std::int32_t> max_model_len; // none: the model's own
-  std::int32_t max_num_seqs = 64;
-  std::int32_t max_num_batched_tokens = 512;
+  std::string device = "auto";               // auto | cpu | cuda | cuda:N
+  std::string dtype = "auto";                // of a GPU's weights, activations and KV cache: auto | bf16 | f16
+  double gpu_memory_utilization = 0.9;       // share of a GPU's memory
+  bool reference = false;                    // the GPU's plain path
+  std::int32_t max_num_seqs = 64;            // on a GPU 128, unless given
+  std::int32_t max_num_batched_tokens = 512; // on a GPU 2048, unless given
+  bool max_num_seqs_given = false;
+  bool max_num_batched_tokens_given = false;
+  bool kv_cache_memory_given = false;
   std::int32_t block_size = 16;
   std::string kv_cache_memory = "1GiB";      // bytes, with an optional KiB, MiB or GiB
   std::optional<std::int32_t> num_kv_blocks; // instead of kv_cache_memory
   std::string kv_cache_dtype = "auto";       // auto | f32 | f16 | bf16
   std::int32_t threads = 0;                  // 0: one per core
+  gpu_switches gpu;                          // set by the benches alone
+  bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
   std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
   bool prefix_caching = true;
+  std::string speculative_method = "off"; // off | ngram | draft
+  std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file
+  std::int32_t num_speculative_tokens = 7;
   std::optional<std::int32_t> max_predicted_ttft_ms; // none: no bound
   std::int32_t max_queue = 1024;
   std::int32_t max_device_restarts = 10; // within 60 s

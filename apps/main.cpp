@@ -26,6 +26,10 @@ int run_program(int argc, char** argv) {
   bench->require_subcommand(1);
   troupe::apps::add_bench_serve(*bench, exit_code);
   troupe::apps::add_bench_calibrate(*bench, exit_code);
+  troupe::apps::add_bench_latency(*bench, exit_code);
+  troupe::apps::add_bench_throughput(*bench, exit_code);
+  troupe::apps::add_bench_ablation(*bench, exit_code);
+  troupe::apps::add_bench_regress(*bench, exit_code);
   troupe::apps::add_bench_ceilings(*bench, exit_code);
   try {
     app.parse(argc, argv);

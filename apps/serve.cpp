@@ -14,6 +14,7 @@
 #include "apps/commands.hpp"
 #include "apps/engine.hpp"
 #include "apps/late_handler.hpp"
+#include "apps/tracing.hpp"
 #include "transport/http/server.hpp"
 
 namespace troupe::apps {
@@ -25,6 +26,7 @@ struct serve_options {
   http::server_options http;
   std::string api_key_file;
   int drain_timeout_s = 30;
+  std::string trace_file;
 };
 
 // SIGTERM and SIGINT, taken by a thread that asks for them. Made before any other thread, which then all have them blocked.
@@ -102,6 +104,7 @@ int serve(serve_options& o) {
   keep_files_free(o.http.limits);
   read_api_keys(o);
   o.http.version = TROUPE_VERSION;
+  const auto timeline = open_trace(o.trace_file);
   auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
   late_handler handler(served_names(o.engine));
   http::server_hooks hooks;
@@ -113,7 +116,7 @@ int serve(serve_options& o) {
   http::server server(o.http, handler, std::move(hooks));
   spdlog::info("listening on http://{}:{}", o.http.host, server.port());
 
-  auto starting = std::async(std::launch::async, [&] { return start_engine(o.engine, metrics); });
+  auto starting = std::async(std::launch::async, [&] { return start_engine(o.engine, metrics, timeline); });
   while (starting.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
     if (signals.wait(std::chrono::milliseconds(20))) {
       spdlog::warn("stopped while loading");
@@ -127,6 +130,7 @@ int serve(serve_options& o) {
   const int code = supervise(o, signals, server, *engine);
   server.stop();
   engine->stop();
+  if (timeline) spdlog::info("trace: {}", timeline->describe());
   return code;
 }
 
@@ -146,6 +150,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   command->add_option("--drain-timeout", options->drain_timeout_s, "seconds that running requests get after SIGTERM")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  add_trace_flag(*command, options->trace_file);
   command->callback([options, &exit_code] { exit_code = serve(*options); });
 }
 

@@ -17,7 +17,8 @@ struct worker_options {
 int work(const worker_options& o) {
   auto source = open_source(o.engine);
   const text_side text = load_text_side(*source);
-  return actors::run_device_worker(o.parent_port, make_executor_factory(o.engine, source, text.tokens->vocab_size()));
+  return actors::run_device_worker(
+      o.parent_port, make_executor_factory(o.engine, source, open_draft_model(o.engine, *text.tokens), text.tokens->vocab_size()));
 }
 
 } // namespace

@@ -25,7 +25,8 @@ struct slot_open {
 };
 
 // Physical blocks for the slot's logical blocks first_block, first_block + 1, ..; they follow those that the slot has, or take the place
-// of some of them: the same content was found in another block. Several slots may share a block whose rows are all computed.
+// of some of them: the same content was found in another block, or the old ones held rejected drafts alone and were given to somebody
+// else. Several slots may share a block whose rows are all computed.
 struct block_grant {
   slot_id slot = 0;
   std::int32_t first_block = 0;
@@ -43,9 +44,11 @@ struct block_copy {
 };
 
 enum class work_kind : std::uint8_t {
-  prefill, // token_count tokens come with the plan
+  prefill, // token_count tokens come with the plan; without penalties it may go back, over rows that then are as if never computed
   decode,  // one token: the one this slot sampled last; it is not in the plan
-  verify,  // the slot's last sample, then token_count - 1 drafts that come with the plan
+  // The slot's last sample, then token_count - 1 drafts that come with the plan. Every row draws; the draws count up to the first that is
+  // not the draft behind it, which is itself one of them. Rows of drafts that were not drawn are as if never computed.
+  verify,
 };
 
 struct work_item {
@@ -56,6 +59,8 @@ struct work_item {
   std::int32_t token_count = 0;
   bool sample = false;                         // draw a token from the last row (decode: always true)
   std::optional<std::int32_t> prompt_logprobs; // prefill: score each next prompt token, with this many best ones
+  // sample: drafts wanted behind the last drawn token, of a device that has a draft model. The slot has the blocks for propose rows more.
+  std::int32_t propose = 0;
 
   friend bool operator==(const work_item&, const work_item&) = default;
 };
@@ -95,14 +100,41 @@ struct slot_output {
   std::vector<token_scores> scores;        // one per token when top_logprobs is set
   std::vector<token_scores> prompt_scores; // rows of a prefill item that asked for them
   bool numeric_fault = false;              // the logits held a NaN or nothing finite: no token, the sequence must end
+  std::vector<token_id> proposals{};       // at most as many as the item asked for: guesses of what follows `tokens`
 
   friend bool operator==(const slot_output&, const slot_output&) = default;
+};
+
+// What the kernels of a step are for, in the order in which they run. A device that cannot tell a layer's parts from one another
+// reports `layers` for all of them.
+enum class kernel_group : std::uint8_t {
+  gathering, // rows laid out, embeddings
+  layers,
+  attention_input, // norm, q, k and v, rotation, KV write
+  attention,
+  attention_output,
+  mlp_input,
+  mlp_output,
+  head,
+  sampling,
+};
+
+struct group_time {
+  kernel_group group = kernel_group::layers;
+  std::uint64_t ns = 0; // over all layers
+
+  friend bool operator==(const group_time&, const group_time&) = default;
 };
 
 struct stage_times {
   std::uint64_t prepare_ns = 0;
   std::uint64_t compute_ns = 0;
   std::uint64_t deliver_ns = 0;
+  // When each began, on the steady clock of the device's machine; 0: the device does not say.
+  std::uint64_t prepare_at_ns = 0;
+  std::uint64_t compute_at_ns = 0;
+  std::uint64_t deliver_at_ns = 0;
+  std::vector<group_time> groups; // of compute, where the device measures them
 
   friend bool operator==(const stage_times&, const stage_times&) = default;
 };
@@ -130,6 +162,8 @@ struct executor_info {
   std::int32_t max_batched_tokens = 0; // tokens of one plan
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
+  std::int32_t max_verify_tokens = 0; // rows of one verify item; below 2: the device does not verify
+  std::int32_t max_proposals = 0;     // drafts of one item; 0: it has no draft model
 
   friend bool operator==(const executor_info&, const executor_info&) = default;
 };

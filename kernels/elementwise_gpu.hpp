@@ -9,6 +9,7 @@
 
 namespace troupe::gpu {
 
+// y_i = table row tokens_i. Also gathers rows: then the table is a matrix of hidden states and the tokens are row numbers.
 struct embedding_args {
   dtype type = dtype::bf16;
   const void* table = nullptr;      // [vocab][columns]
@@ -21,8 +22,8 @@ struct embedding_args {
 };
 void embedding(cuda::stream_handle on, const embedding_args& args);
 
-// y = rms_norm(x + residual) * weight; the sum, rounded, goes to `sum` when that is given (it may be x or residual).
-struct rms_norm_args {
+// y = norm(x + residual) * weight (+ bias); the sum, rounded, goes to `sum` when that is given (it may be x or residual).
+struct norm_args {
   dtype type = dtype::bf16;
   const void* x = nullptr;        // [rows][columns]; all four matrices have the same stride
   const void* residual = nullptr; // or null
@@ -34,10 +35,18 @@ struct rms_norm_args {
   const void* weight = nullptr; // [columns]
   float epsilon = 0;
   bool overlaps = false;
+  const void* bias = nullptr; // [columns] or null; layer_norm alone
+  const std::int32_t* from =
+      nullptr; // [rows] or null: y_i is of row from_i of x (the sampled rows before the head); without residual and sum
 };
-void rms_norm(cuda::stream_handle on, const rms_norm_args& args);
+using rms_norm_args = norm_args;
+// arXiv 1910.07467: norm(x) = x / sqrt(mean(x^2) + epsilon).
+void rms_norm(cuda::stream_handle on, const norm_args& args);
+// arXiv 1607.06450: norm(x) = (x - mean(x)) / sqrt(variance(x) + epsilon).
+void layer_norm(cuda::stream_handle on, const norm_args& args);
 
-// Turns queries in place and writes turned keys and values of [rows][(heads + 2 kv_heads) * head_dim] to the cache.
+// Turns queries in place and writes turned keys and values of [rows][(heads + 2 kv_heads) * head_dim] to the cache. With norms, each head's
+// query and key is normalised (RMSNorm over head_dim) before it turns.
 struct rope_kv_args {
   void* qkv = nullptr; // of the cache's type
   std::int64_t stride = 0;
@@ -45,8 +54,12 @@ struct rope_kv_args {
   std::int32_t heads = 0; // of queries
   row_places places;
   rotary table;
-  kv_layer_view kv; // head_dim is even
+  kv_layer_view kv; // head_dim is even, at most 256
   bool overlaps = false;
+  const std::int32_t* tables = nullptr; // [rows] or null: row r's table is row tables_r of places.block_tables, not row r
+  const void* query_norm = nullptr;     // [head_dim] or null
+  const void* key_norm = nullptr;       // likewise
+  float epsilon = 0;
 };
 void rope_and_kv_write(cuda::stream_handle on, const rope_kv_args& args);
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/elementwise_gpu.hpp"
 #include "kernels/half_types.cuh"
 #include "kernels/launch.cuh"
@@ -7,13 +5,23 @@
 namespace troupe::gpu {
 namespace {
 
-__global__ void embedding_kernel(const std::uint16_t* table, const token_id* tokens, std::int64_t columns, std::uint16_t* y,
-                                 std::int64_t y_stride) {
+constexpr int threads = 256;
+
+// A block a row; a thread one Piece after the other.
+template <class Piece>
+__global__ void embedding_kernel(const Piece* table, const token_id* tokens, std::int64_t pieces, Piece* y, std::int64_t y_stride) {
   let_next_start();
   wait_for_previous(); // the tokens may be the previous kernel's
-  const std::uint16_t* from = table + tokens[blockIdx.x] * columns;
-  std::uint16_t* to = y + blockIdx.x * y_stride;
-  for (std::int64_t i = threadIdx.x; i < columns; i += blockDim.x) to[i] = from[i];
+  const Piece* from = table + tokens[blockIdx.x] * pieces;
+  Piece* to = y + blockIdx.x * y_stride;
+  for (std::int64_t i = threadIdx.x; i < pieces; i += threads) to[i] = from[i];
+}
+
+template <class Piece>
+void start(cuda::stream_handle on, const embedding_args& args) {
+  constexpr std::int64_t width = sizeof(Piece) / 2; // elements
+  launch(on, {static_cast<unsigned>(args.rows), threads, 0, args.overlaps}, embedding_kernel<Piece>, static_cast<const Piece*>(args.table),
+         args.tokens, args.columns / width, static_cast<Piece*>(args.y), args.y_stride / width);
 }
 
 } // namespace
@@ -21,8 +29,10 @@ __global__ void embedding_kernel(const std::uint16_t* table, const token_id* tok
 void embedding(cuda::stream_handle on, const embedding_args& args) {
   require(args.type == dtype::bf16 || args.type == dtype::f16, "embedding", "elements are bf16 or f16");
   require(args.rows >= 1 && args.columns >= 1, "embedding", "rows and columns are at least 1");
-  launch(on, {static_cast<unsigned>(args.rows), 256, 0, args.overlaps}, embedding_kernel, static_cast<const std::uint16_t*>(args.table),
-         args.tokens, args.columns, static_cast<std::uint16_t*>(args.y), args.y_stride);
+  if ((args.columns | args.y_stride) % 8 == 0 && are_wide({args.table, args.y}))
+    start<uint4>(on, args);
+  else
+    start<std::uint16_t>(on, args);
 }
 
 } // namespace troupe::gpu

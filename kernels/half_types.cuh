@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -58,6 +59,14 @@ void with_half_type(dtype type, const char* op, Body&& body) {
 // For the arguments of ops: what a caller got wrong is a std::invalid_argument that names the op.
 inline void require(bool holds, const char* op, const char* what) {
   if (!holds) throw std::invalid_argument(std::string(op) + ": " + what);
+}
+
+// True when all of them can be read 16 bytes at once.
+inline bool are_wide(std::initializer_list<const void*> pointers) {
+  for (const void* p : pointers) {
+    if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0) return false;
+  }
+  return true;
 }
 
 __device__ __forceinline__ float warp_sum(float x) {

@@ -31,16 +31,8 @@ struct stream_shape {
   std::int32_t steps;    // of step_columns
   std::int32_t slots;    // of x that a warp has: `steps` when x stays, else a ring
   std::int32_t together; // tiles that pass over x side by side: 1 when it stays, else 2
-  std::int32_t rotate;
   float epsilon;
 };
-
-// The n-th step of a pass. Blocks begin at different ones, or all would read the same columns of all rows at a time, and those lie in some
-// of the memory's channels alone.
-__device__ __forceinline__ std::int32_t step_of(const stream_shape& s, std::int32_t k, std::int32_t n) {
-  const std::int32_t step = s.rotate == 0 ? n : n + static_cast<std::int32_t>(blockIdx.x + k) % s.steps;
-  return step < s.steps ? step : step - s.steps;
-}
 
 // A warp's groups of W on their way: of the block's tiles k, k + 1 (when together), step by step.
 template <class T>
@@ -61,7 +53,7 @@ class w_pipe {
   // The next group into the slot whose last contents all lanes have read.
   __device__ void fetch() {
     if (!done()) {
-      const std::int32_t column = column_ + step_of(s_, k_, step_) * step_columns;
+      const std::int32_t column = column_ + step_ * step_columns;
       const bool inside = column < s_.columns; // else zeros
       const T* const from = static_cast<const T*>(s_.weight) + (inside ? column : 0);
       const std::uint32_t even = to_ + fill_ * w_slot_bytes, odd = even ^ 64;
@@ -213,7 +205,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const uint4 (&w)[2], 
 struct block_state {
   float sums[buffers][warps][2][stream_rows][8];
   float squares[warps][stream_rows];
-  std::uint64_t written[buffers], taken[buffers]; // phases: by all warps; by the finishers
+  std::uint64_t written[buffers], taken[buffers]; // phases: by all threads; by the finishers
 };
 
 // What tile n of a block's becomes: written by each warp, finished by two of them.
@@ -229,7 +221,7 @@ class tile_sums {
         row_(warp_ % finishers * 4 + lane_ / 8) {}
 
   __device__ static void prepare(block_state& state) {
-    for (int i = 0; i < buffers; ++i) mbarrier_init(state.written + i, warps), mbarrier_init(state.taken + i, finishers);
+    for (int i = 0; i < buffers; ++i) mbarrier_init(state.written + i, threads), mbarrier_init(state.taken + i, 32 * finishers);
     fence_barrier_init();
   }
   // The previous kernel is done.
@@ -248,8 +240,7 @@ class tile_sums {
       state_.sums[buffer][warp_][half][2 * t][g] = sums[2 * half];
       state_.sums[buffer][warp_][half][2 * t + 1][g] = sums[2 * half + 1];
     }
-    __syncwarp();
-    if (lane_ == 0) mbarrier_arrive(state_.written + buffer);
+    mbarrier_arrive(state_.written + buffer);
   }
   __device__ void finish(std::int32_t n) {
     if (warp_ / finishers != n % buffers) return;
@@ -263,8 +254,7 @@ class tile_sums {
         if (s_.norm_weight != nullptr) squares += state_.squares[i][row_];
       }
     }
-    __syncwarp();
-    if (lane_ == 0) mbarrier_arrive(state_.taken + buffer);
+    mbarrier_arrive(state_.taken + buffer);
     if (row_ >= s_.rows) return;
     const float scale = s_.norm_weight == nullptr ? 1.0F : rsqrtf(squares / static_cast<float>(s_.columns) + s_.epsilon);
     epilogue_.finish(row_state_, pair_of_tile(n), early_, first * scale, second * scale);

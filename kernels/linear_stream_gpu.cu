@@ -8,7 +8,6 @@
 // A block takes more than half a multiprocessor's shared memory. Otherwise, when launches overlap, blocks of the next kernel could come to
 // lie in twos where one of this kernel is done already, and on half of the multiprocessors from then on.
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/linear_stream.cuh"
 
@@ -40,7 +39,7 @@ __global__ void __launch_bounds__(registers_for, 1)
   bool asked = false;
   std::int32_t fetched = 0; // steps of x
   const std::int32_t passes = (tiles + s.together - 1) / s.together, wanted = x_stays ? s.steps : passes * s.steps;
-  for (; fetched < s.slots; ++fetched) x.fetch(x_stays ? fetched : step_of(s, 0, fetched), fetched);
+  for (; fetched < s.slots; ++fetched) x.fetch(fetched, fetched);
   tile_sums<T, Epilogue> outputs(s, epilogue, state);
   outputs.begin();
   if (s.norm_weight != nullptr) x.wait_for_norm();
@@ -52,8 +51,8 @@ __global__ void __launch_bounds__(registers_for, 1)
     const std::int32_t end = min(tiles, k + s.together);
     for (std::int32_t n = k; n < end; ++n) outputs.expect(n);
     float sums[2][2][4] = {}; // of a tile two, of every other item: shorter chains of sums
-    for (std::int32_t n = 0; n < s.steps; ++n) {
-      const std::int32_t step = step_of(s, k, n), x_slot = x_stays ? step : slot;
+    for (std::int32_t step = 0; step < s.steps; ++step) {
+      const std::int32_t x_slot = x_stays ? step : slot;
       if (k == 0 || !x_stays) {
         x.wait(x_slot, parity);
         if (s.norm_weight != nullptr) x.template scale<T>(step, x_slot, squares);
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(registers_for, 1)
       if (fetched < wanted) {
         fence_for_copies(); // the norm has stored there
         __syncwarp();
-        x.fetch(step_of(s, fetched / s.steps * s.together, fetched % s.steps), slot);
+        x.fetch(fetched % s.steps, slot);
         ++fetched;
       }
       if (!x_stays && ++slot == s.slots) slot = 0, parity ^= 1;
@@ -118,8 +117,6 @@ void start_stream(cuda::stream_handle on, const linear_args& args, row_pairs out
   s.last_row = static_cast<std::int32_t>(args.out_rows - 1);
   s.distance = outputs.distance;
   s.epsilon = args.epsilon;
-  static const int rotate = std::getenv("ROT") != nullptr ? std::atoi(std::getenv("ROT")) : 1;
-  s.rotate = rotate;
   s.steps = (s.columns + step_columns - 1) / step_columns;
   constexpr std::size_t most = 227 * 1024 - sizeof(block_state) - w_bytes; // of a block's shared memory for x, the norm and barriers
   const std::size_t slot_bytes = static_cast<std::size_t>(warps * args.rows) * x_pitch + warps * sizeof(std::uint64_t);

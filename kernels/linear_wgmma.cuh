@@ -24,15 +24,13 @@ struct tile_of {
   static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
   static constexpr int own = Columns / 8 / cluster;                  // eights of rows of x that a block finishes
   static constexpr int parts_bytes = cluster * own * consumers * 16; // what the blocks send to one
-  static constexpr int fitting = std::min(most_stages, (220 * 1024 - parts_bytes) / stage_bytes);
-  static constexpr int burst = fitting >= 8 ? 4 : 2; // stages that are filled at a time
-  static constexpr int stages = fitting / burst * burst;
+  static constexpr int stages = std::min(most_stages, (220 * 1024 - parts_bytes) / stage_bytes);
   static constexpr int shared_bytes = stages * stage_bytes + parts_bytes; // more than half a multiprocessor's: see linear_stream_gpu.cu
 };
 
 struct tile_shape {
   std::int32_t tiles, steps; // of box_columns in a tile
-  std::int32_t rows, distance, box_groups, early;
+  std::int32_t rows, distance, box_groups;
 };
 
 __device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[5], std::uint64_t* barrier) {
@@ -93,25 +91,12 @@ class copier {
     for (int i = 0; i < shape::stages; ++i) {
       if (i < early) copy_x(i, columns[i]);
     }
-    if (s_.early != 0) let_next_start();
-    // Several steps at a time: the memory gives longer pieces of W's rows faster.
-    int first = 0;
+    int stage = 0;
     std::uint32_t parity = 0;
     while (left_ > 0) {
-      const int count = min(left_, shape::burst);
-#pragma unroll
-      for (int i = 0; i < shape::burst; ++i) {
-        if (i < count) mbarrier_wait(barriers_.empty + first + i, parity);
-      }
-#pragma unroll
-      for (int i = 0; i < shape::burst; ++i) {
-        if (i < count) columns[i] = copy_weight(first + i);
-      }
-#pragma unroll
-      for (int i = 0; i < shape::burst; ++i) {
-        if (i < count) copy_x(first + i, columns[i]);
-      }
-      if ((first += shape::burst) == shape::stages) first = 0, parity ^= 1;
+      mbarrier_wait(barriers_.empty + stage, parity);
+      copy_x(stage, copy_weight(stage));
+      if (++stage == shape::stages) stage = 0, parity ^= 1;
     }
     let_next_start();
   }

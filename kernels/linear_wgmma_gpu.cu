@@ -5,7 +5,6 @@
 // the largest that fill the GPU: of four 30 find room on 132 multiprocessors.) The blocks' sums meet in shared memory: each block adds up,
 // in the order of the blocks, and finishes its own rows of x.
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/linear_wgmma.cuh"
 
@@ -90,8 +89,6 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const int early = std::getenv("WG_EARLY") != nullptr ? 1 : 0;
-  s.early = early;
   static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Groups, Epilogue>, shape::threads, shape::shared_bytes);
   launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;

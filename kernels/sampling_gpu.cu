@@ -1,234 +1,298 @@
 #include "kernels/sampling_gpu.hpp"
 
-#include "kernels/half_types.cuh"
+#include <cfloat>
+
 #include "kernels/launch.cuh"
 #include "kernels/philox.hpp"
+#include "kernels/sampling.hpp"
+#include "kernels/sampling_row.cuh"
 
 namespace troupe::gpu {
 namespace {
 
-constexpr int warps = 32;
-constexpr int threads = warps * 32;
-constexpr int bins = 2048; // a digit of 11 bits
+using namespace sampling;
+
 constexpr float greedy_below = 1e-5F;
-constexpr unsigned everyone = 0xffffffffU;
+constexpr std::int32_t few = 128; // best ids among which top_p is looked for first
 
-using mass = unsigned long long; // of weights: 2^40 is the best id's
-
-struct shared_state {
-  mass histogram[bins];
-  mass sums[warps];
-  mass before;
-  std::int32_t found;
-  float tops[warps];
-  std::int32_t top_ids[warps];
-  double totals[warps];
-};
-
-// Orders as the logits do; both zeros are the same.
-__device__ __forceinline__ std::uint32_t key_of(float logit) {
-  const std::uint32_t bits = __float_as_uint(logit + 0.0F);
-  return bits ^ ((bits & 0x80000000U) != 0 ? 0xffffffffU : 0x80000000U);
+__device__ bool penalises(const sampling_slot& slot) {
+  return slot.repetition_penalty != 1.0F || slot.presence_penalty != 0.0F || slot.frequency_penalty != 0.0F;
 }
 
-__device__ __forceinline__ mass warp_total(mass x) {
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(everyone, x, distance);
-  return x;
+// A finite logit stays finite whatever is done to it; the others stay what they are.
+__device__ float set_logit(float logit, float changed) { return isfinite(logit) ? fminf(fmaxf(changed, -FLT_MAX), FLT_MAX) : logit; }
+
+// `seen`: as in the history. Rounded after each operation, as on the CPU.
+__device__ float penalised(const sampling_slot& slot, float logit, std::uint32_t seen) {
+  if (seen == 0) return logit;
+  logit = set_logit(logit, logit > 0 ? __fdiv_rn(logit, slot.repetition_penalty) : __fmul_rn(logit, slot.repetition_penalty));
+  if (seen == 1) return logit;
+  const float by_count = __fmul_rn(slot.frequency_penalty, static_cast<float>(seen - 1));
+  return set_logit(logit, __fsub_rn(__fsub_rn(logit, slot.presence_penalty), by_count));
 }
 
-struct crossing {
-  std::int32_t index = 0; // the first with measure(0) + ... + measure(index) > goal
-  mass before = 0;        // measure(0) + ... + measure(index - 1)
-};
-
-// Walks measure(0 .. count-1) in order; goal_of(total) must be below the total. Called by the whole block.
-template <class Measure, class Goal>
-__device__ crossing walk(std::int32_t count, shared_state& shared, const Measure& measure, const Goal& goal_of) {
-  const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::int32_t chunk = (count + warps - 1) / warps, begin = warp * chunk, end = min(count, begin + chunk);
-  mass sum = 0;
-  for (std::int32_t i = begin + lane; i < end; i += 32) sum += measure(i);
-  sum = warp_total(sum);
-  if (lane == 0) shared.sums[warp] = sum;
+// Penalties, biases and suppression, in this order. `raw` is the row in device memory.
+__device__ void adjust(row& r, const sampling_args& args, const sampling_row& own, const sampling_slot& slot, const float* raw) {
+  const auto here = [&](token_id token) { return token >= r.first() && token - r.first() < r.count(); };
+  if (penalises(slot)) {
+    const std::uint32_t* const history = args.history + static_cast<std::int64_t>(own.slot) * args.vocab;
+    constexpr int batch = 8; // loads under way
+    for (std::int32_t start = threadIdx.x; start < r.count(); start += batch * threads) {
+      std::uint32_t seen[batch];
+#pragma unroll
+      for (int k = 0; k < batch; ++k) seen[k] = start + k * threads < r.count() ? history[r.first() + start + k * threads] : 0;
+#pragma unroll
+      for (int k = 0; k < batch; ++k) {
+        if (seen[k] != 0) r[start + k * threads] = penalised(slot, r[start + k * threads], seen[k]);
+      }
+    }
+    __syncthreads();
+    const token_id* const drafts = args.inputs + blockIdx.x / ranks - own.drafts + 1;
+    for (std::int32_t d = threadIdx.x; d < own.drafts; d += threads) { // anew from the raw logit, with the draft's occurrences
+      const token_id token = drafts[d];
+      if (!here(token)) continue;
+      std::uint32_t seen = max(history[token], 1U);
+      for (std::int32_t other = 0; other < own.drafts; ++other) seen += drafts[other] == token ? 1 : 0;
+      r[token - r.first()] = penalised(slot, raw[token], seen);
+    }
+    __syncthreads();
+  }
+  const token_bias* const biases = args.biases + own.slot * args.bias_stride;
+  for (std::int32_t i = threadIdx.x; i < slot.biases; i += threads) {
+    if (!here(biases[i].token)) continue;
+    float& logit = r[biases[i].token - r.first()];
+    logit = set_logit(logit, __fadd_rn(logit, biases[i].bias));
+  }
   __syncthreads();
-  mass total = 0, reached = 0;
-  for (int i = 0; i < warps; ++i) total += shared.sums[i];
-  for (int i = 0; i < warp; ++i) reached += shared.sums[i];
-  const mass goal = goal_of(total);
-  if (reached <= goal && goal < reached + sum) { // this warp's, whole: one warp alone
-    for (std::int32_t start = begin; start < end; start += 32) {
-      const mass own = start + lane < end ? measure(start + lane) : 0;
-      mass upto = own;
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const mass lower = __shfl_up_sync(everyone, upto, distance);
-        if (lane >= distance) upto += lower;
-      }
-      const unsigned over = __ballot_sync(everyone, reached + upto > goal);
-      if (over != 0) {
-        if (lane == __ffs(static_cast<int>(over)) - 1) shared.found = start + lane, shared.before = reached + upto - own;
-        break;
-      }
-      reached += __shfl_sync(everyone, upto, 31);
+  if (own.position - slot.prompt_tokens < slot.min_tokens) {
+    const token_id* const suppressed = args.suppressed + own.slot * args.suppressed_stride;
+    for (std::int32_t i = threadIdx.x; i < slot.suppressed; i += threads) {
+      if (here(suppressed[i])) r[suppressed[i] - r.first()] = -INFINITY;
     }
   }
   __syncthreads();
-  const crossing at{shared.found, shared.before};
-  __syncthreads(); // found and sums are free for the next walk
-  return at;
-}
-
-// The ids that may be drawn: those whose key is above `key`, and of those with it the ones up to `last_id`.
-struct cut {
-  std::uint32_t key = 0;
-  std::int32_t last_id = 0;
-
-  __device__ bool keeps(std::uint32_t k, std::int32_t id) const { return k > key || (k == key && id <= last_id); }
-};
-
-// Best keys first, the key at which the sum of measure(id, key) first exceeds `goal`, and the sum before it: 11, 11 and 10 bits at a time,
-// without a sort. Ids for which measure is 0 do not count.
-template <class Measure>
-__device__ std::uint32_t select_key(const float* logits, std::int32_t vocab, shared_state& shared, const Measure& measure, mass goal,
-                                    mass& before) {
-  std::uint32_t key = 0;
-  before = 0;
-  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {
-    const int width = shift == 0 ? 10 : 11, above = shift + width;
-    for (int i = threadIdx.x; i < bins; i += threads) shared.histogram[i] = 0;
-    __syncthreads();
-    for (std::int32_t id = threadIdx.x; id < vocab; id += threads) {
-      const std::uint32_t k = key_of(logits[id]);
-      if (above < 32 && (k >> above) != (key >> above)) continue;
-      const mass m = measure(id, k);
-      if (m != 0) atomicAdd(&shared.histogram[k >> shift & ((1U << width) - 1)], m);
-    }
-    __syncthreads();
-    const std::int32_t last = (1 << width) - 1;
-    const mass left = goal - before;
-    const crossing at = walk(
-        last + 1, shared, [&](std::int32_t i) { return shared.histogram[last - i]; }, [left](mass) { return left; });
-    key |= static_cast<std::uint32_t>(last - at.index) << shift;
-    before += at.before;
-  }
-  return key;
-}
-
-// The id of the `count`-th of those with this key.
-__device__ std::int32_t nth_equal(const float* logits, std::int32_t vocab, shared_state& shared, std::uint32_t key, mass count) {
-  const auto equal = [&](std::int32_t id) -> mass { return key_of(logits[id]) == key ? 1 : 0; };
-  return walk(vocab, shared, equal, [count](mass) { return count - 1; }).index;
-}
-
-__device__ double block_total(double x, shared_state& shared) {
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(everyone, x, distance);
-  if (threadIdx.x % 32 == 0) shared.totals[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = 0;
-  for (int i = 0; i < warps; ++i) x += shared.totals[i];
-  __syncthreads();
-  return x;
-}
-
-// The largest logit and the lowest id that has it; false when the row cannot be drawn from.
-__device__ bool find_top(const float* logits, std::int32_t vocab, shared_state& shared, float& top, std::int32_t& id) {
-  top = -INFINITY, id = vocab;
-  int bad = 0;
-  for (std::int32_t i = threadIdx.x; i < vocab; i += threads) {
-    const float x = logits[i];
-    bad |= !(x < INFINITY);
-    if (x > top) top = x, id = i;
-  }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(everyone, top, distance);
-    const std::int32_t other_id = __shfl_xor_sync(everyone, id, distance);
-    if (other > top || (other == top && other_id < id)) top = other, id = other_id;
-  }
-  if (threadIdx.x % 32 == 0) shared.tops[threadIdx.x / 32] = top, shared.top_ids[threadIdx.x / 32] = id;
-  bad = __syncthreads_or(bad);
-  for (int i = 0; i < warps; ++i) {
-    const float other = shared.tops[i];
-    if (other > top || (other == top && shared.top_ids[i] < id)) top = other, id = shared.top_ids[i];
-  }
-  return bad == 0 && top > -INFINITY;
 }
 
 struct weigher {
   float top, inverse_temperature;
   __device__ float operator()(float logit) const { return expf((logit - top) * inverse_temperature); }
-  __device__ static mass fixed(float weight) { return __float2ull_rn(weight * 0x1p40F); }
+  // weight * 2^40, cut off, for 0 <= weight <= 1: the mantissa where the exponent says. The conversion instruction is far slower.
+  __device__ static mass fixed(float weight) {
+    const std::uint32_t bits = __float_as_uint(weight), mantissa = (bits & 0x7fffffU) | 0x800000U, exponent = bits >> 23;
+    constexpr std::uint32_t unit = 127 + 23 - 40; // the exponent of 2^-17: there the mantissa's last bit weighs 2^-40
+    return exponent >= unit ? mass{mantissa} << (exponent - unit) : mantissa >> min(unit - exponent, 31U);
+  }
 };
 
-// Narrows `kept` to the shortest run of best ids whose weight reaches top_p of the whole.
-__device__ void keep_top_p(const float* logits, std::int32_t vocab, shared_state& shared, const weigher& weight, float top_p, cut& kept) {
-  const cut before_cut = kept;
-  const auto measure = [&](std::int32_t id, std::uint32_t k) -> mass {
-    return before_cut.keeps(k, id) ? weigher::fixed(weight(logits[id])) : 0;
-  };
-  mass goal = 0;
-  walk(
-      vocab, shared, [&](std::int32_t id) { return measure(id, key_of(logits[id])); },
-      [&](mass total) { // reached is "at least": the first that exceeds one less
-        const mass wanted = static_cast<mass>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
-        goal = min(max(wanted, mass{1}), total) - 1;
-        return goal;
-      });
-  mass before = 0;
-  kept.key = select_key(logits, vocab, shared, measure, goal, before);
-  // Those with the same key weigh the same: as many of the lowest ids as it takes.
-  const auto equal = [&](std::int32_t id) -> mass { return key_of(logits[id]) == kept.key ? measure(id, kept.key) : 0; };
-  kept.last_id = walk(vocab, shared, equal, [&](mass) { return goal - before; }).index;
+// The mass at which top_p of `total` is reached.
+__device__ mass top_p_goal(float top_p, mass total) {
+  const mass wanted = static_cast<mass>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
+  return min(max(wanted, mass{1}), total);
 }
 
-__device__ std::int32_t draw(const float* logits, std::int32_t vocab, shared_state& shared, const sampling_row& params, float top) {
-  const weigher weight{top, 1.0F / params.temperature};
-  cut kept{0, vocab};
-  if (params.top_k > 0 && params.top_k < vocab) {
-    mass before = 0;
-    const mass k = static_cast<mass>(params.top_k);
-    kept.key = select_key(
-        logits, vocab, shared, [](std::int32_t, std::uint32_t) -> mass { return 1; }, k - 1, before);
-    kept.last_id = nth_equal(logits, vocab, shared, kept.key, k - before);
+// Where the walk for this row's random number stops: the first id whose cumulative mass exceeds it.
+__device__ mass draw_goal(const sampling_slot& slot, const sampling_row& own, mass total) {
+  const double u = uniform_at(slot.seed, static_cast<std::uint64_t>(own.position));
+  return min(static_cast<mass>(u * static_cast<double>(total)), total - 1);
+}
+
+// Sum over the block; all threads get it, and `upto` what the threads before and this one have.
+__device__ mass block_scan(mass x, mass& upto, mass (&sums)[warps]) {
+  upto = warp_scan(x);
+  __syncthreads();
+  if (threadIdx.x % 32 == 31) sums[threadIdx.x / 32] = upto;
+  __syncthreads();
+  mass total = 0;
+  for (int i = 0; i < warps; ++i) {
+    if (i < static_cast<int>(threadIdx.x) / 32) upto += sums[i];
+    total += sums[i];
   }
-  if (params.top_p < 1.0F) keep_top_p(logits, vocab, shared, weight, params.top_p, kept);
-  const float lightest = fminf(params.min_p, 1.0F);
-  const auto counts = [&](std::int32_t id) -> mass {
-    const float w = weight(logits[id]);
-    return w >= lightest && kept.keeps(key_of(logits[id]), id) ? weigher::fixed(w) : 0;
-  };
-  const double u = uniform_at(params.seed, static_cast<std::uint64_t>(params.position));
-  return walk(vocab, shared, counts, [u](mass total) { return min(static_cast<mass>(u * static_cast<double>(total)), total - 1); }).index;
+  return total;
 }
 
-// A block a row.
-__global__ void __launch_bounds__(threads)
-    sampling_kernel(const float* logits, std::int64_t stride, std::int32_t vocab, const sampling_row* params, sampled_token* sampled) {
-  __shared__ shared_state shared;
+// The first block alone: draws from the `n` sorted candidates, of which the first `limit` may be drawn; `total`: the mass that top_p refers
+// to, 0: theirs. Returns -1 when top_p needs more than the candidates.
+__device__ token_id draw_from_sorted(shared_state& shared, std::int32_t limit, const weigher& weight, const sampling_slot& slot,
+                                     const sampling_row& own, mass total) {
+  const std::int32_t i = threadIdx.x;
+  const candidate mine = i < limit ? shared.sorted[i] : candidate{-INFINITY, 0};
+  const float w = i < limit ? weight(mine.logit) : 0.0F;
+  mass upto = 0;
+  const mass all = block_scan(weigher::fixed(w), upto, shared.sums);
+  if (slot.top_p < 1.0F) {
+    const mass goal = top_p_goal(slot.top_p, total == 0 ? all : total);
+    if (all < goal) return -1;
+    limit = min(limit, 1 + __syncthreads_count(upto < goal)); // masses of 0 behind the last candidate reach it too
+  }
+  const mass counted = i < limit && w >= fminf(slot.min_p, 1.0F) ? weigher::fixed(w) : 0;
+  shared.masses[i] = counted;
+  const mass goal = draw_goal(slot, own, block_scan(counted, upto, shared.sums));
+  mass before = 0;
+  for (std::int32_t other = 0; other < limit; ++other) before += shared.sorted[other].id < mine.id ? shared.masses[other] : 0;
+  if (counted != 0 && before <= goal && goal < before + counted) shared.found = mine.id;
+  __syncthreads();
+  return shared.found;
+}
+
+// Any kept set, by histograms over the whole row.
+__device__ token_id draw_from_row(row& r, const weigher& weight, const sampling_slot& slot, const sampling_row& own) {
+  cut kept{0, r.vocab()};
+  if (slot.top_k > 0 && slot.top_k < r.vocab()) kept = r.best(slot.top_k);
+  const auto kept_mass = [&](std::int32_t i, std::uint32_t k, const cut& within) -> mass {
+    return within.keeps(k, r.first() + i) ? weigher::fixed(weight(r[i])) : 0;
+  };
+  if (slot.top_p < 1.0F) {
+    const cut all = kept;
+    const mass total = r.total<mass>(r.shared().sums, [&](std::int32_t i) { return kept_mass(i, key_of(r[i]), all); });
+    const mass goal = top_p_goal(slot.top_p, total) - 1;
+    // When an id is needed, what weighs on it and the ids behind it, none heavier, is more than total - goal - 1.
+    const mass lightest = (total - goal - 1) / static_cast<mass>(r.vocab());
+    mass before = 0;
+    kept.key = r.select_key(
+        [&](std::int32_t i, std::uint32_t k) {
+          const mass m = kept_mass(i, k, all);
+          return m >= lightest ? m : 0;
+        },
+        goal, before);
+    // Those with the same key weigh the same: as many of the lowest ids as it takes.
+    const auto equal = [&](std::int32_t i) -> mass { return key_of(r[i]) == kept.key ? kept_mass(i, kept.key, all) : 0; };
+    const mass left = goal - before;
+    kept.last_id = r.walk(r.count(), r.slice(), equal, [left](mass) { return left; }).index;
+  }
+  const float lightest = fminf(slot.min_p, 1.0F);
+  const bool whole = kept.key == 0; // nothing is cut
+  const auto counts = [&](std::int32_t i) -> mass {
+    const float w = weight(r[i]);
+    return w >= lightest && (whole || kept.keeps(key_of(r[i]), r.first() + i)) ? weigher::fixed(w) : 0;
+  };
+  return r.walk(r.count(), r.slice(), counts, [&](mass total) { return draw_goal(slot, own, total); }).index;
+}
+
+// The drawn token, in the first block.
+__device__ token_id draw(row& r, const sampling_slot& slot, const sampling_row& own, const candidate& top) {
+  if (slot.temperature < greedy_below) return top.id;
+  const weigher weight{top.logit, 1.0F / slot.temperature};
+  if (slot.top_k > 0 && slot.top_k < r.vocab()) {
+    if (slot.top_k > most_candidates) return draw_from_row(r, weight, slot, own);
+    r.collect_best(slot.top_k);
+    return r.rank() == 0 ? draw_from_sorted(r.shared(), slot.top_k, weight, slot, own, 0) : 0;
+  }
+  if (slot.top_p < 1.0F) {
+    const mass total = r.total<mass>(r.shared().sums, [&](std::int32_t i) { return weigher::fixed(weight(r[i])); });
+    const std::int32_t n = r.collect_best(min(few, r.vocab()));
+    const token_id token = r.from_first(r.rank() == 0 ? draw_from_sorted(r.shared(), n, weight, slot, own, total) : 0);
+    if (token >= 0) return token;
+  }
+  return draw_from_row(r, weight, slot, own);
+}
+
+// Logprobs by the raw logits: of the best ids, into `best`. Returns what a logit's logprob is less: the largest logit and ln of the sum.
+struct raw_scale {
+  float top;
+  double log_sum;
+  __device__ float logprob(float logit) const { return static_cast<float>(static_cast<double>(logit - top) - log_sum); }
+};
+__device__ raw_scale report(row& r, float top, std::int32_t wanted, scored_token* best) {
+  const double sum = r.total<double>(r.shared().totals, [&](std::int32_t i) { return expf(r[i] - top); });
+  const raw_scale scale{top, log(fmax(sum, 1.0))};
+  if (wanted > 0) {
+    r.collect_best(wanted);
+    if (r.rank() == 0 && static_cast<std::int32_t>(threadIdx.x) < wanted) {
+      const candidate& c = r.shared().sorted[threadIdx.x];
+      best[threadIdx.x] = {c.id, scale.logprob(c.logit)};
+    }
+  }
+  return scale;
+}
+
+// A cluster a row.
+__global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
+    sampling_kernel(const __grid_constant__ sampling_args args, std::int32_t slice) {
+  extern __shared__ __align__(16) std::byte memory[];
+  auto& shared = *reinterpret_cast<shared_state*>(memory);
   let_next_start();
   wait_for_previous();
-  logits += blockIdx.x * stride;
-  const sampling_row own = params[blockIdx.x];
-  float top = 0;
-  std::int32_t token = 0;
-  if (!find_top(logits, vocab, shared, top, token)) {
-    if (threadIdx.x == 0) sampled[blockIdx.x] = {};
-    return;
+  const std::int32_t index = blockIdx.x / ranks;
+  const sampling_row own = args.row[index];
+  const sampling_slot slot = args.slots[own.slot];
+  const float* const raw = args.logits + index * args.stride;
+  row r(reinterpret_cast<float*>(memory + sizeof(shared_state)), shared, args.vocab, slice);
+  candidate top;
+  bool usable = r.load(raw, top);
+  const bool scores = own.kind == sampling_row::work::score;
+  const std::int32_t reported = scores ? 1 + own.alternatives : slot.reported;
+  const std::int32_t wanted = max(0, min(min(reported - 1, most_best_tokens), args.vocab));
+  token_id token = own.target;
+  raw_scale scale{};
+  if (usable && reported > 0) scale = report(r, top.logit, wanted, args.best + std::int64_t{index} * most_best_tokens);
+  if (usable && !scores) {
+    if (penalises(slot) || slot.biases > 0 || own.position - slot.prompt_tokens < slot.min_tokens) {
+      adjust(r, args, own, slot, raw);
+      usable = r.find_top(top);
+    }
+    if (usable) token = draw(r, slot, own, top);
   }
-  double sum = 0;
-  for (std::int32_t i = threadIdx.x; i < vocab; i += threads) sum += static_cast<double>(expf(logits[i] - top));
-  sum = block_total(sum, shared);
-  if (own.temperature >= greedy_below) token = draw(logits, vocab, shared, own, top);
-  if (threadIdx.x == 0) {
-    const double logprob = static_cast<double>(logits[token] - top) - log(sum);
-    sampled[blockIdx.x] = {token, 1, static_cast<float>(logprob)};
+  if (r.rank() == 0 && threadIdx.x == 0) {
+    sampled_token out{};
+    if (usable) out = {token, 1, reported > 0 ? scale.logprob(raw[token]) : 0.0F, reported > 0 ? wanted : 0};
+    args.sampled[index] = out;
+    if (usable && own.kind == sampling_row::work::draw) {
+      if (args.last_tokens != nullptr) args.last_tokens[own.slot] = token;
+      if (penalises(slot)) {
+        std::uint32_t& seen = args.history[static_cast<std::int64_t>(own.slot) * args.vocab + token];
+        seen = max(seen, 1U) + (own.position >= slot.prompt_tokens ? 1 : 0);
+      }
+    }
   }
+  r.sync(); // the first block reads the others' shared memory until here
+}
+
+__global__ void count_kernel(const counted_token* tokens, std::int32_t count, std::uint32_t* history, std::int32_t vocab) {
+  const std::int32_t i = static_cast<std::int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  const counted_token t = tokens[i];
+  std::uint32_t* const seen = history + static_cast<std::int64_t>(t.slot) * vocab + t.token;
+  atomicCAS(seen, 0U, 1U);
+  if (t.is_output != 0) atomicAdd(seen, 1U);
 }
 
 } // namespace
 
+sampling_slot slot_of(const sampling_params& params, std::int32_t prompt_tokens) {
+  sampling_slot slot;
+  slot.temperature = params.temperature;
+  slot.top_p = params.top_p;
+  slot.min_p = params.min_p;
+  slot.top_k = params.top_k;
+  slot.repetition_penalty = params.repetition_penalty;
+  slot.presence_penalty = params.presence_penalty;
+  slot.frequency_penalty = params.frequency_penalty;
+  slot.prompt_tokens = prompt_tokens;
+  slot.min_tokens = params.min_tokens;
+  slot.biases = static_cast<std::int32_t>(params.logit_bias.size());
+  slot.suppressed = static_cast<std::int32_t>(params.suppressed.size());
+  slot.reported = params.top_logprobs ? 1 + *params.top_logprobs : 0;
+  slot.seed = params.seed;
+  return slot;
+}
+
 void sample(cuda::stream_handle on, const sampling_args& args) {
-  require(args.rows >= 1 && args.vocab >= 1, "sample", "rows and vocab are at least 1");
-  launch(on, {static_cast<unsigned>(args.rows), threads, 0, args.overlaps}, sampling_kernel, args.logits, args.stride, args.vocab,
-         args.params, args.sampled);
+  constexpr std::int32_t most_vocab = 370000;
+  static_assert(sizeof(shared_state) % 16 == 0 && sizeof(shared_state) + most_vocab / ranks * 4 < 227 * 1024);
+  require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 370000 ids");
+  const std::int32_t slice = (args.vocab + ranks * 4 - 1) / (ranks * 4) * 4; // 16 bytes at once
+  launch(on, {static_cast<unsigned>(args.rows * ranks), threads, sizeof(shared_state) + static_cast<std::size_t>(slice) * 4, args.overlaps},
+         sampling_kernel, args, slice);
+}
+
+void count_tokens(cuda::stream_handle on, const counted_token* tokens, std::int32_t count, std::uint32_t* history, std::int32_t vocab) {
+  require(count >= 1, "count_tokens", "at least 1 token");
+  launch(on, {static_cast<unsigned>((count + 255) / 256), 256}, count_kernel, tokens, count, history, vocab);
+}
+
+void clear_history(cuda::stream_handle on, std::uint32_t* history, std::int32_t vocab, std::int32_t slot) {
+  cuda::check(cudaMemsetAsync(history + static_cast<std::int64_t>(slot) * vocab, 0, static_cast<std::size_t>(vocab) * 4, on),
+              "cudaMemsetAsync");
 }
 
 } // namespace troupe::gpu

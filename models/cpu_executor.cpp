@@ -17,8 +17,9 @@
 namespace troupe {
 namespace {
 
-std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 class cpu_executor final : public step_executor {
@@ -47,21 +48,19 @@ class cpu_executor final : public step_executor {
 
  private:
   step_outcome run(const step_plan& plan) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::uint64_t start = now_ns();
     if (std::optional<std::string> breach = slots_.take(plan)) return step_failure{std::move(*breach)};
     for (const block_copy& copy : plan.copies) model_.kv().copy_block(copy.from, copy.to);
     step_result result{plan.epoch, plan.step, {}, {}};
     gather_rows(plan, result);
-    result.times.prepare_ns = nanoseconds_since(start);
 
-    const auto compute = std::chrono::steady_clock::now();
+    const std::uint64_t compute = now_ns();
     model_.forward({tokens_, positions_, spans_});
     sampler_.run(head_rows_, slots_, result.outputs);
-    result.times.compute_ns = nanoseconds_since(compute);
 
-    const auto finish = std::chrono::steady_clock::now();
+    const std::uint64_t finish = now_ns();
     for (std::size_t i = 0; i < plan.items.size(); ++i) advance(plan.items[i], result.outputs[i]);
-    result.times.deliver_ns = nanoseconds_since(finish);
+    result.times = {compute - start, finish - compute, now_ns() - finish, start, compute, finish, {}};
     return result;
   }
 

@@ -72,6 +72,7 @@ void cpu_model::forward(const forward_batch& batch) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     attention_block(batch, i);
     mlp_block(rows, i);
+    if (batch.after_layer) batch.after_layer(hidden_.data());
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,6 +33,7 @@ struct forward_batch {
   std::span<const token_id> tokens;
   std::span<const std::int32_t> positions;
   std::span<const attention_span> spans;
+  std::function<void(const float* hidden)> after_layer = {}; // sees [rows][hidden_size] behind each layer; empty: nobody looks
 };
 
 class cpu_model {

@@ -26,28 +26,6 @@ std::size_t product(std::size_t a, std::size_t b, const char* what) {
   return result;
 }
 
-void check_model(const model_config& c) {
-  require_positive(c.vocab_size, "vocab_size");
-  require_positive(c.hidden_size, "hidden_size");
-  require_positive(c.intermediate_size, "intermediate_size");
-  require_positive(c.num_layers, "num_layers");
-  require_positive(c.num_kv_heads, "num_kv_heads");
-  require_positive(c.head_dim, "head_dim");
-  require(c.num_heads >= 1 && c.num_heads % c.num_kv_heads == 0,
-          std::to_string(c.num_heads) + " heads cannot share " + std::to_string(c.num_kv_heads) + " KV heads evenly");
-  require(c.rope.rotary_dim >= 0 && c.rope.rotary_dim % 2 == 0 && c.rope.rotary_dim <= c.head_dim,
-          "rotary_dim is " + std::to_string(c.rope.rotary_dim) + ", must be even and at most head_dim " + std::to_string(c.head_dim));
-  require(!c.sliding_window || *c.sliding_window >= 1, "sliding_window must be at least 1");
-}
-
-std::int32_t model_length(const model_config& c, const cpu_executor_options& options) {
-  const std::int32_t length = options.max_model_len.value_or(c.max_position);
-  require_positive(length, "max_model_len");
-  require(length <= c.max_position,
-          "max_model_len is " + std::to_string(length) + ", but the model was made for " + std::to_string(c.max_position) + " positions");
-  return length;
-}
-
 std::int32_t block_count(const cpu_executor_options& options, std::size_t block_bytes) {
   if (options.num_blocks) {
     require_positive(*options.num_blocks, "num_blocks");
@@ -93,6 +71,28 @@ void check_memory(const executor_plan& plan, std::size_t block_bytes, std::uint6
 
 } // namespace
 
+void check_model(const model_config& c) {
+  require_positive(c.vocab_size, "vocab_size");
+  require_positive(c.hidden_size, "hidden_size");
+  require_positive(c.intermediate_size, "intermediate_size");
+  require_positive(c.num_layers, "num_layers");
+  require_positive(c.num_kv_heads, "num_kv_heads");
+  require_positive(c.head_dim, "head_dim");
+  require(c.num_heads >= 1 && c.num_heads % c.num_kv_heads == 0,
+          std::to_string(c.num_heads) + " heads cannot share " + std::to_string(c.num_kv_heads) + " KV heads evenly");
+  require(c.rope.rotary_dim >= 0 && c.rope.rotary_dim % 2 == 0 && c.rope.rotary_dim <= c.head_dim,
+          "rotary_dim is " + std::to_string(c.rope.rotary_dim) + ", must be even and at most head_dim " + std::to_string(c.head_dim));
+  require(!c.sliding_window || *c.sliding_window >= 1, "sliding_window must be at least 1");
+}
+
+std::int32_t context_length(const model_config& c, std::optional<std::int32_t> wanted) {
+  const std::int32_t length = wanted.value_or(c.max_position);
+  require_positive(length, "max_model_len");
+  require(length <= c.max_position,
+          "max_model_len is " + std::to_string(length) + ", but the model was made for " + std::to_string(c.max_position) + " positions");
+  return length;
+}
+
 std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
   return 2 * static_cast<std::size_t>(config.num_layers) * static_cast<std::size_t>(config.num_kv_heads) *
          static_cast<std::size_t>(config.head_dim) * traits(kv_type).block_bytes;
@@ -112,9 +112,13 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
 
   executor_plan plan;
   const std::size_t block_bytes = product(kv_bytes_per_token(c, kv_type), static_cast<std::size_t>(options.block_size), "a KV block");
-  plan.info = {options.block_size,       block_count(options, block_bytes),
-               options.max_num_seqs,     options.max_batched_tokens,
-               model_length(c, options), std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size))};
+  plan.info = {options.block_size,
+               block_count(options, block_bytes),
+               options.max_num_seqs,
+               options.max_batched_tokens,
+               context_length(c, options.max_model_len),
+               std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size)),
+               options.max_batched_tokens};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
   plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cpu::usable_cores()),
                 options.max_batched_tokens,

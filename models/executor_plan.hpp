@@ -20,6 +20,10 @@ struct executor_plan {
   std::size_t weight_bytes = 0; // of the executor's own copies: packed matrices and the embedding
 };
 
+// Throw load_error for a config that no executor can run, and for a context beyond the model's. `wanted`: none for the model's own.
+void check_model(const model_config& config);
+std::int32_t context_length(const model_config& config, std::optional<std::int32_t> wanted);
+
 // Throws load_error, with the numbers, when options and model cannot work together, or need more than the `available` bytes (none: not
 // known). The KV cache is counted whole: its pages are first touched when sequences need them, and running out then is the process's end.
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options,

@@ -180,13 +180,22 @@ slot_table::breach slot_table::check_item(const work_item& item, const slot_stat
   if (item.token_count < 1 || (item.kind == work_kind::decode && item.token_count != 1)) {
     return who + "has an item of " + std::to_string(item.token_count) + " tokens";
   }
+  if (item.kind == work_kind::verify && item.token_count > info_.max_verify_tokens) {
+    return who + "has " + std::to_string(item.token_count) + " tokens to verify, at most " + std::to_string(info_.max_verify_tokens) +
+           " can be";
+  }
+  if (item.propose < 0 || item.propose > info_.max_proposals || (item.propose > 0 && !item.sample)) {
+    return who + "is to propose " + std::to_string(item.propose) + " drafts";
+  }
   if (item.first_position < 0 || end_of(item) > info_.max_model_len) {
     return who + "has an item that ends at position " + std::to_string(end_of(item)) + " of " + std::to_string(info_.max_model_len);
   }
   if (item.prompt_logprobs && *item.prompt_logprobs < 0) return who + "asks for a negative number of alternatives";
   // Planned before the fault was known, on the rows that the faulted step would have left: it computes nothing.
   if (state.faulted) return std::nullopt;
-  if (state.position && *state.position != item.first_position) {
+  // A draft model goes back over what it guessed.
+  const bool goes_back = item.kind == work_kind::prefill && !has_penalties(state.sampling);
+  if (state.position && (goes_back ? *state.position < item.first_position : *state.position != item.first_position)) {
     return who + "continues at position " + std::to_string(item.first_position) + " but stands at " + std::to_string(*state.position);
   }
   if (!state.position && item.first_position > 0 && has_penalties(state.sampling)) {

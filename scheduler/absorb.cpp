@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int32_t kFaultsToQuarantine = 2;
 constexpr std::int32_t kLossesToQuarantine = 8;
+constexpr std::int32_t kIndexedAtOnce = 2048; // tokens of a sequence that enter its n-grams with one result
 
 sequence_update update_for(const sequence_state& s) {
   sequence_update u;
@@ -35,36 +36,61 @@ void absorb_scores(sequence_state& s, const planned_row& row, const slot_output&
   }
 }
 
-// The sampled token's effect: an output, and maybe the end.
-void absorb_token(sequence_state& s, const slot_output& out, sequence_update& u, std::uint64_t now_ns) {
-  const token_id token = out.tokens.front();
+// A drawn token's effect: an output, and maybe the end.
+void absorb_token(sequence_state& s, token_id token, const token_scores* scores, sequence_update& u) {
   const bool stops = is_stop_token(s, token);
-  s.faults_in_a_row = s.losses_in_a_row = 0;
-  s.proven = true;
   s.outputs.push_back(token);
-  if (s.times.first_token_ns == 0) s.times.first_token_ns = now_ns;
   if (stops) {
     u.finish = finish_reason::stop;
   } else {
     u.tokens.push_back(token);
-    u.scores.insert(u.scores.end(), out.scores.begin(), out.scores.end());
+    if (scores != nullptr) u.scores.push_back(*scores);
     if (s.output_size() >= s.request.stop.max_tokens) u.finish = finish_reason::length;
+  }
+}
+
+// What a row drew, one token or a run of accepted drafts and the draw behind them; the first token that ends the sequence is the last.
+void absorb_draws(scheduler_core& core, sequence_state& s, const planned_row& row, const slot_output& out, sequence_update& u,
+                  std::uint64_t now_ns) {
+  --s.samples_in_flight;
+  s.faults_in_a_row = s.losses_in_a_row = 0;
+  s.proven = true;
+  if (s.times.first_token_ns == 0) s.times.first_token_ns = now_ns;
+  for (std::size_t i = 0; i < out.tokens.size() && !u.finish; ++i) {
+    absorb_token(s, out.tokens[i], i < out.scores.size() ? &out.scores[i] : nullptr, u);
+  }
+  if (!u.finish) s.proposals = out.proposals;
+  if (row.drafts == 0) return;
+  const auto accepted = static_cast<std::int32_t>(out.tokens.size()) - 1;
+  s.accepted[row.draft_kind].observe(row.drafts, accepted);
+  for (std::int32_t place = 0; place < row.drafts; ++place) {
+    const std::size_t i = std::min(static_cast<std::size_t>(place), draft_counts::kPlaces - 1);
+    ++core.drafts.drafted[i];
+    if (place < accepted) ++core.drafts.accepted[i];
   }
 }
 
 std::optional<sequence_update> absorb_row(scheduler_core& core, sequence_state& s, const planned_row& row, const slot_output& out,
                                           std::uint64_t now_ns) {
-  if (out.numeric_fault || (row.sample && out.tokens.empty())) {
+  const auto drawn = static_cast<std::int32_t>(out.tokens.size());
+  if (out.numeric_fault || (row.sample && drawn == 0)) {
     return fail_sequence(core, s, {error_kind::internal, "the model's logits are not finite", "", std::nullopt}, now_ns);
   }
-  s.confirmed = row.first_position + row.token_count;
-  core.index_blocks(s);
+  if (drawn > (row.sample ? 1 + row.drafts : 0)) {
+    return fail_sequence(core, s, {error_kind::internal, "the device drew more tokens than it was asked for", "", std::nullopt}, now_ns);
+  }
   sequence_update u = update_for(s);
   absorb_scores(s, row, out, u);
-  if (row.sample) {
-    --s.samples_in_flight;
-    absorb_token(s, out, u, now_ns);
-  } else if (s.request.stop.max_tokens == 0 && s.confirmed >= s.prompt_size()) {
+  if (row.sample) absorb_draws(core, s, row, out, u, now_ns);
+  s.confirmed = row.first_position + row.token_count;
+  if (row.drafts > 0) { // the rows behind the last draw are as if never computed
+    s.planned = s.confirmed = std::min(row.first_position + drawn, s.known());
+  }
+  if (row.drafts > 0 || row.proposes) core.give_back_drafts(s);
+  core.index_blocks(s);
+  if (core.drafting.source() == draft_source::ngram)
+    s.ngrams.extend(s.tokens(), kIndexedAtOnce, s.prompt_size() + s.request.stop.max_tokens);
+  if (!row.sample && s.request.stop.max_tokens == 0 && s.confirmed >= s.prompt_size()) {
     u.finish = finish_reason::length;
   }
   if (u.finish) {

@@ -25,6 +25,7 @@ std::optional<step_plan> planner::run() {
   plan_prefills();
   if (!preempted_) admit(); // else the victim would come straight back
   if (plan_.items.empty()) return std::nullopt;
+  add_drafts();
   add_changes();
   plan_.closed = std::exchange(core_.to_close, {});
   plan_.epoch = core_.epoch;
@@ -138,7 +139,7 @@ bool planner::any_running(bool (*is)(const sequence_state&)) const {
 }
 
 void planner::add_item(sequence_state& s, work_item item) {
-  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, item.sample});
+  record_.rows.push_back({s.life, *s.slot, item.first_position, item.token_count, 0, s.draft_kind(), item.sample, false});
   budget_ -= item.token_count;
   s.planned += item.token_count;
   if (item.sample) {
@@ -157,7 +158,66 @@ void planner::add_chunk(sequence_state& s) {
     item.prompt_logprobs = s.request.prompt_logprobs;
     if (end < s.prompt_size()) plan_.tokens.push_back(s.token_at(end)); // target of the chunk's last row
   }
+  record_.prefill_tokens += item.token_count;
   add_item(s, item);
+}
+
+// Decodes become verifications where there are drafts; in order of rank, with what budget and blocks the others leave. The decodes stand
+// first in the plan, and so do their tokens.
+void planner::add_drafts() {
+  speculation& drafting = core_.drafting;
+  if (!drafting.on()) return;
+  const auto draws = std::count_if(plan_.items.begin(), plan_.items.end(), [](const work_item& item) { return item.sample; });
+  drafting.set_price(draws, core_.config.device.max_batched_tokens - budget_);
+  const bool all_known = core_.in_flight.empty();
+  std::vector<token_id> drafts;
+  for (std::size_t i = 0; i < plan_.items.size(); ++i) {
+    if (!plan_.items[i].sample) continue;
+    sequence_state& s = *core_.sequences.at(record_.rows[i].slot, record_.rows[i].life);
+    if (plan_.items[i].kind == work_kind::decode && all_known) verify(i, s, drafts);
+    if (drafting.source() == draft_source::model) propose(i, s);
+  }
+  plan_.tokens.insert(plan_.tokens.begin(), drafts.begin(), drafts.end());
+}
+
+void planner::verify(std::size_t index, sequence_state& s, std::vector<token_id>& drafts) {
+  const bool guesses = core_.drafting.source() == draft_source::ngram;
+  std::int32_t count = core_.drafts_for(s);
+  if (count == 0 && guesses && s.ngrams.matches()) s.accepted[s.draft_kind()].fade();
+  if (!guesses) count = std::min(count, static_cast<std::int32_t>(s.proposals.size()));
+  count = room_for_drafts(s, std::min(count, budget_));
+  if (count == 0) return;
+  std::vector<token_id> mine = guesses ? s.ngrams.propose(s.tokens(), count) : s.proposals;
+  drafts.insert(drafts.end(), mine.begin(), mine.begin() + count);
+  plan_.items[index].kind = work_kind::verify;
+  plan_.items[index].token_count = record_.rows[index].token_count = 1 + count;
+  record_.rows[index].drafts = count;
+  record_.verifies = true;
+  s.planned += count;
+  budget_ -= count;
+}
+
+// Drafts for the next step, as many as are likely to be worth it. The draft model's rows take their places in the blocks already.
+void planner::propose(std::size_t index, sequence_state& s) {
+  const std::int32_t most = std::min(core_.drafting.max_drafts(), s.outputs_left() - 1);
+  if (most < 1) return;
+  const std::int32_t wanted = core_.drafting.run_length(s.accepted[s.draft_kind()], most);
+  if (wanted == 0) return s.accepted[s.draft_kind()].fade();
+  plan_.items[index].propose = room_for_drafts(s, wanted);
+  if (plan_.items[index].propose == 0) return;
+  record_.rows[index].proposes = record_.proposes = true;
+}
+
+// How many of `count` drafts behind the last planned row have a block. Drafts take no block that a running sequence may need soon.
+std::int32_t planner::room_for_drafts(sequence_state& s, std::int32_t count) {
+  const std::int32_t lacking = core_.blocks_of(s.planned + count) - static_cast<std::int32_t>(s.blocks.size());
+  const std::int32_t spare = core_.cache.available() - static_cast<std::int32_t>(core_.sequences.running().size());
+  if (const std::int32_t taken = std::min(lacking, spare); taken > 0) {
+    const std::vector<block_id> blocks = *core_.cache.take(taken);
+    plan_.grants.push_back({*s.slot, static_cast<std::int32_t>(s.blocks.size()), blocks});
+    s.blocks.insert(s.blocks.end(), blocks.begin(), blocks.end());
+  }
+  return std::min(count, static_cast<std::int32_t>(s.blocks.size()) * core_.config.device.block_size - s.planned);
 }
 
 // Last, when it is known who keeps its slot.

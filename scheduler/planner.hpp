@@ -1,4 +1,5 @@
-// Builds one plan. Decodes come first, then chunks of the prefills that run, then new sequences, under the budget of tokens.
+// Builds one plan. Decodes come first, then chunks of the prefills that run, then new sequences, under the budget of tokens; what is left
+// of it may go to drafts.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,14 @@ class planner {
   void plan_decodes();
   void plan_prefills();
   void admit();
+  void add_drafts();
 
   void add_item(sequence_state& s, work_item item);
   void add_chunk(sequence_state& s);
   void add_changes();
+  std::int32_t room_for_drafts(sequence_state& s, std::int32_t count);
+  void verify(std::size_t index, sequence_state& s, std::vector<token_id>& drafts);
+  void propose(std::size_t index, sequence_state& s);
   bool ensure_block(sequence_state& s);
   void preempt(sequence_state& s);
   bool has_room(std::int32_t blocks) const;

@@ -38,6 +38,26 @@ result<std::int32_t> output_limit(const sequence_request& request, const executo
   return static_cast<std::int32_t>(outputs);
 }
 
+// Drafts can be planned for a sequence only when all of its tokens are known. A run found by n-grams goes on behind the tokens that are
+// in flight, if these are what it foresees; proposals come with the results.
+bool awaits_results(const scheduler_core& core) {
+  if (core.in_flight.empty()) return false;
+  if (std::any_of(core.in_flight.begin(), core.in_flight.end(), [](const plan_in_flight& p) { return p.verifies || p.proposes; }))
+    return true;
+  if (!core.drafting.on() || core.drafting.source() != draft_source::ngram) return false;
+  const auto& running = core.sequences.running();
+  return std::any_of(running.begin(), running.end(), [&](const sequence_state* s) { return core.drafts_for(*s) > s->samples_in_flight; });
+}
+
+measured_step measure(const plan_in_flight& plan, const step_result& result, std::uint64_t ns) {
+  measured_step step{plan.tokens, plan.prefill_tokens, 0, 0, plan.verifies || plan.proposes, ns};
+  for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+    step.draws += plan.rows[i].sample ? 1 : 0;
+    step.outputs += static_cast<std::int64_t>(result.outputs[i].tokens.size());
+  }
+  return step;
+}
+
 } // namespace
 
 scheduler::scheduler(scheduler_config config) {
@@ -76,6 +96,7 @@ std::optional<error> scheduler::add(sequence_request request, std::uint64_t now_
 
 std::optional<step_plan> scheduler::schedule(std::uint64_t now_ns) {
   if (static_cast<std::int32_t>(core_->in_flight.size()) >= core_->config.plans_in_flight) return std::nullopt;
+  if (awaits_results(*core_)) return std::nullopt;
   return planner(*core_, now_ns).run();
 }
 
@@ -83,7 +104,9 @@ std::vector<sequence_update> scheduler::apply(const step_result& result, std::ui
   if (result.epoch != core_->epoch || core_->in_flight.empty() || !matches(core_->in_flight.front(), result)) return {};
   const plan_in_flight plan = std::move(core_->in_flight.front());
   core_->in_flight.pop_front();
-  core_->cost.observe(plan.tokens, now_ns - std::max(plan.planned_ns, std::exchange(core_->last_result_ns, now_ns)));
+  const std::uint64_t took_ns = now_ns - std::max(plan.planned_ns, std::exchange(core_->last_result_ns, now_ns));
+  core_->cost.observe(plan.tokens, took_ns);
+  core_->drafting.observe(measure(plan, result, took_ns));
   return absorb_result(*core_, plan, result, now_ns);
 }
 
@@ -128,6 +151,8 @@ scheduler_stats scheduler::stats() const {
   s.blocks_used = core_->cache.used();
   s.blocks_cached = core_->cache.cached();
   s.preemptions = core_->preemptions;
+  s.drafts = core_->drafts;
+  s.speculating = core_->drafting.on();
   return s;
 }
 

@@ -14,14 +14,34 @@
 
 namespace troupe {
 
+// Who guesses what a sequence will say next.
+enum class draft_source : std::uint8_t {
+  none,
+  ngram, // what followed the sequence's last few tokens when they stood in it before
+  model, // the device's draft model
+};
+
+struct speculation_config {
+  draft_source source = draft_source::none;
+  std::int32_t max_drafts = 0; // of a sequence in a step; fewer where the device verifies or proposes fewer
+  bool measured = true;        // shorter runs, or none, where they cost more than they bring; false: always the longest possible
+};
+
 struct scheduler_config {
   executor_info device;
-  std::int32_t max_waiting = 1024;                    // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2;                   // 2: one step ahead
+  std::int32_t max_waiting = 1024;                      // sequences; add() beyond it is `overloaded`
+  std::int32_t plans_in_flight = 2;                     // 2: one step ahead
   std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
   bool prefix_caching = true;
+  speculation_config speculation{};
   std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
   block_hash hash{};                       // none: keyed_block_hash(hash_key)
+};
+
+// Drafts whose verification came back, by place in their run; the last entry counts all further ones, too. Since construction.
+struct draft_counts {
+  static constexpr std::size_t kPlaces = 8;
+  std::array<std::uint64_t, kPlaces> drafted{}, accepted{};
 };
 
 // blocks_free + blocks_used + blocks_cached = blocks_total, always.
@@ -34,6 +54,8 @@ struct scheduler_stats {
   std::int32_t blocks_used = 0;   // by running sequences; a shared one counts once
   std::int32_t blocks_cached = 0; // hold a prefix that no sequence uses
   std::uint64_t preemptions = 0;  // since construction
+  draft_counts drafts;
+  bool speculating = false; // drafts are planned where there are any
 };
 
 // Why device state is gone. A fault (the device process crashed, a step failed) may be a request's doing; a kill came from outside.
@@ -51,7 +73,9 @@ class scheduler {
   // Admits or refuses: invalid_request when prompt and max_tokens can never fit (context or an empty pool), overloaded when the queue is
   // full, when the predicted time to its first token is above the bound, or its queue deadline would pass before it is scheduled.
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
-  // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out.
+  // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out. While drafts are being
+  // verified, or would be with the next results known, none before these are: a plan without the sequences that wait for them would be a
+  // whole step in which they stand still.
   std::optional<step_plan> schedule(std::uint64_t now_ns);
   // Absorbs a result. One of an older epoch, a repeated or unknown step changes nothing.
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);

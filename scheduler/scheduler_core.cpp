@@ -1,11 +1,15 @@
 #include "scheduler/scheduler_core.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
 
 scheduler_core::scheduler_core(scheduler_config c)
-    : config(std::move(c)), cache(config.device.num_blocks, config.device.block_size), sequences(config.device.max_num_seqs) {
+    : config(std::move(c)),
+      cache(config.device.num_blocks, config.device.block_size),
+      sequences(config.device.max_num_seqs),
+      drafting(config.speculation, config.device) {
   if (!config.hash) config.hash = keyed_block_hash(config.hash_key);
 }
 
@@ -42,6 +46,21 @@ std::vector<block_id> scheduler_core::find_prefix(sequence_state& s) {
     found.push_back(*block);
   }
   return found;
+}
+
+void scheduler_core::give_back_drafts(sequence_state& s) {
+  const auto keep = static_cast<std::size_t>(blocks_of(s.planned + static_cast<std::int32_t>(s.proposals.size())));
+  if (s.blocks.size() <= keep) return;
+  cache.give_back({s.blocks.begin() + static_cast<std::ptrdiff_t>(keep), s.blocks.end()});
+  s.blocks.resize(keep);
+}
+
+std::int32_t scheduler_core::drafts_for(const sequence_state& s) const {
+  // Of the outputs that are left, the step's own draw is one.
+  const std::int32_t most = std::min(drafting.max_drafts(), s.request.stop.max_tokens - s.output_size() - 1);
+  if (!s.can_decode() || most < 1) return 0;
+  if (drafting.source() == draft_source::ngram && !s.ngrams.matches()) return 0;
+  return drafting.run_length(s.accepted[s.draft_kind()], most);
 }
 
 void scheduler_core::index_blocks(sequence_state& s) {

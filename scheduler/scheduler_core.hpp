@@ -9,6 +9,7 @@
 #include "scheduler/deadlines.hpp"
 #include "scheduler/scheduler.hpp"
 #include "scheduler/sequence_table.hpp"
+#include "scheduler/speculation.hpp"
 #include "scheduler/step_cost.hpp"
 
 namespace troupe {
@@ -19,13 +20,19 @@ struct planned_row {
   slot_id slot = 0;
   std::int32_t first_position = 0;
   std::int32_t token_count = 0;
+  std::int32_t drafts = 0; // the last rows
+  std::size_t draft_kind = 0;
   bool sample = false;
+  bool proposes = false; // asks for proposals
 };
 
 struct plan_in_flight {
   step_number step = 0;
   std::uint64_t planned_ns = 0;
   std::int64_t tokens = 0;
+  std::int64_t prefill_tokens = 0;
+  bool verifies = false;
+  bool proposes = false; // asks for proposals
   std::vector<planned_row> rows;
 };
 
@@ -53,6 +60,10 @@ struct scheduler_core {
   std::vector<block_id> find_prefix(sequence_state& s);
   // Blocks that are complete by `s.confirmed` enter the index.
   void index_blocks(sequence_state& s);
+  // Gives up the blocks that neither hold rows nor will hold those of the drafts that were proposed. No plan that works on `s` may be out.
+  void give_back_drafts(sequence_state& s);
+  // Drafts that `s` should be given, at most, as far as its tokens are known; some may be in flight.
+  std::int32_t drafts_for(const sequence_state& s) const;
 
   scheduler_config config;
   kv_cache cache;
@@ -62,6 +73,8 @@ struct scheduler_core {
   std::vector<block_change> changes; // granted with the next plan
   std::deque<plan_in_flight> in_flight;
   step_cost cost;
+  speculation drafting;
+  draft_counts drafts;
   decayed_mean stay_ns;             // of sequences on a device, from the first scheduling to the end
   std::uint64_t last_result_ns = 0; // 0: none yet
   epoch_number epoch = 1;

@@ -24,16 +24,21 @@ void decayed_mean::observe(double x) {
   sum_ = sum_ * kDecay + x;
 }
 
-std::optional<std::uint64_t> step_cost::predict_ns(std::int64_t tokens, std::int64_t budget) const {
+std::optional<step_line> step_cost::line() const {
   if (count_ == 0) return std::nullopt;
   const double spread = count_ * tokens_squared_ - tokens_ * tokens_;
   double per_token = 0; // as long as all steps were of one size, more than a step's time is not known
   if (spread > 1e-6 * count_ * tokens_squared_) {
     per_token = std::clamp((count_ * tokens_ns_ - tokens_ * ns_) / spread, 0.0, ns_ / tokens_); // at the upper end, a is 0
   }
-  const double per_step = (ns_ - per_token * tokens_) / count_;
+  return step_line{(ns_ - per_token * tokens_) / count_, per_token};
+}
+
+std::optional<std::uint64_t> step_cost::predict_ns(std::int64_t tokens, std::int64_t budget) const {
+  const auto cost = line();
+  if (!cost) return std::nullopt;
   const std::int64_t steps = (tokens + budget - 1) / budget;
-  return static_cast<std::uint64_t>(per_step * static_cast<double>(steps) + per_token * static_cast<double>(tokens));
+  return static_cast<std::uint64_t>(cost->per_step_ns * static_cast<double>(steps) + cost->per_token_ns * static_cast<double>(tokens));
 }
 
 } // namespace troupe

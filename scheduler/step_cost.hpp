@@ -6,10 +6,17 @@
 
 namespace troupe {
 
+struct step_line {
+  double per_step_ns = 0;
+  double per_token_ns = 0;
+};
+
 // Least squares over weighted sums in which a step counts half as much after about 45 more; b is never below 0, and a neither.
 class step_cost {
  public:
   void observe(std::int64_t tokens, std::uint64_t ns);
+  // None before the first observation.
+  std::optional<step_line> line() const;
   // Of `tokens` tokens in steps of at most `budget`; none before the first observation.
   std::optional<std::uint64_t> predict_ns(std::int64_t tokens, std::int64_t budget) const;
 

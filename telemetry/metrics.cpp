@@ -44,6 +44,7 @@ enum class statistic : std::uint8_t {
   generation_tokens,
   cached_tokens,
   preemptions,
+  drafts,
   step_sequences,
   step_tokens,
   running,
@@ -55,8 +56,8 @@ enum class statistic : std::uint8_t {
   count
 };
 constexpr std::array<std::string_view, static_cast<std::size_t>(statistic::count)> statistic_names = {
-    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "step sequences", "step tokens",
-    "running",       "waiting",           "KV blocks",     "duration",    "outcome",        "HTTP status"};
+    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",  "step sequences", "step tokens",
+    "running",       "waiting",           "KV blocks",     "duration",    "outcome", "HTTP status"};
 
 Counter& add_counter(Registry& registry, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
@@ -111,8 +112,10 @@ struct metrics::impl {
   // Prompt tokens are counted before cached ones and read after them (Collect() follows the order of creation),
   // so that no scrape shows more cached tokens than prompt tokens.
   Counter &cached_tokens, &prompt_tokens, &generation_tokens;
+  // Likewise accepted drafts are counted after the drafted ones and read before them.
+  std::array<Counter*, draft_places> accepted{}, drafted{};
   Counter &preemptions, &device_restarts, &numeric_faults, &slow_readers, &invalid_statistics;
-  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &ready;
+  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &ready;
   Histogram &time_to_first_token, &inter_token_latency, &time_per_output_token;
   Histogram &queue_time, &prefill_time, &decode_time, &request_time, &step_time, &step_sequences, &step_tokens;
 
@@ -153,6 +156,7 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       kv_cached(kv_blocks("cached")),
       kv_free(kv_blocks("free")),
       kv_usage(add_gauge(registry, "troupe_kv_usage_ratio", "Used KV blocks over all KV blocks, 0 to 1.", model)),
+      speculating(add_gauge(registry, "troupe_spec_active", "1 while drafts are verified where there are any, else 0.", model)),
       ready(add_gauge(registry, "troupe_ready", "1 when requests are accepted, else 0.", model)),
       time_to_first_token(stage("troupe_time_to_first_token_seconds", "Arrival to first token, queue included; once per request.")),
       inter_token_latency(stage("troupe_inter_token_latency_seconds", "Time between two outputs of one choice.")),
@@ -169,6 +173,15 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
     labels.emplace("outcome", outcomes[i]);
     requests[i] = &add_counter(registry, "troupe_requests_total", "Requests that ended, by how they ended.", labels);
   }
+  const auto by_place = [&](const char* name, const char* help, std::array<Counter*, draft_places>& counters) {
+    for (std::size_t i = 0; i < draft_places; ++i) {
+      auto labels = model;
+      labels.emplace("position", std::to_string(i + 1) + (i + 1 < draft_places ? "" : "+"));
+      counters[i] = &add_counter(registry, name, help, labels);
+    }
+  };
+  by_place("troupe_spec_accepted_tokens_total", "Drafts that were drawn, by position in their run.", accepted);
+  by_place("troupe_spec_drafted_tokens_total", "Drafts that were verified, by position in their run.", drafted);
   for (std::size_t i = 0; i < routes.size(); ++i) {
     for (std::size_t j = 0; j < status_classes.size(); ++j) {
       http_requests[i][j] = &add_counter(registry, "troupe_http_requests_total", "HTTP requests answered, by route and status class.",
@@ -228,6 +241,7 @@ void metrics::impl::update_engine_gauges() {
   kv_used.Set(static_cast<double>(now.kv_blocks_used));
   kv_cached.Set(static_cast<double>(now.kv_blocks_cached));
   kv_free.Set(static_cast<double>(now.kv_blocks_total - now.kv_blocks_used - now.kv_blocks_cached));
+  speculating.Set(now.speculating ? 1 : 0);
   kv_usage.Set(now.kv_blocks_total > 0 ? static_cast<double>(now.kv_blocks_used) / static_cast<double>(now.kv_blocks_total) : 0);
 }
 
@@ -279,12 +293,19 @@ void metrics::preempted(std::int64_t count) noexcept {
   impl_->preemptions.Increment(static_cast<double>(impl_->checked(statistic::preemptions, count)));
 }
 
+void metrics::drafts(std::size_t place, std::int64_t drafted, std::int64_t accepted) noexcept {
+  const std::size_t i = std::min(place, draft_places - 1);
+  impl_->drafted[i]->Increment(static_cast<double>(impl_->checked(statistic::drafts, drafted)));
+  impl_->accepted[i]->Increment(static_cast<double>(impl_->checked(statistic::drafts, accepted)));
+}
+
 void metrics::device_restarted() noexcept { impl_->device_restarts.Increment(); }
 
 void metrics::numeric_fault() noexcept { impl_->numeric_faults.Increment(); }
 
 void metrics::set_engine(const engine_state& now) noexcept {
   engine_state clean;
+  clean.speculating = now.speculating;
   clean.running = impl_->checked(statistic::running, now.running);
   clean.waiting = impl_->checked(statistic::waiting, now.waiting);
   clean.kv_blocks_total = impl_->checked(statistic::kv_blocks, now.kv_blocks_total);

@@ -1,6 +1,7 @@
 // troupe_* metrics (docs/metrics.md lists them). Base units; labels from closed sets. Thread-safe; never throws into a caller.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,11 @@ struct engine_state {
   std::int64_t kv_blocks_total = 0;
   std::int64_t kv_blocks_used = 0;
   std::int64_t kv_blocks_cached = 0;
+  bool speculating = false;
 };
+
+// Places in a run of drafts that are counted apart; the last one stands for all further ones, too.
+constexpr std::size_t draft_places = 8;
 
 // Every series exists from the start, at 0. A statistic that cannot be (a negative step, a duration of more than 292 years,
 // more cached tokens than prompt tokens) is clamped, counted in troupe_invalid_statistics_total, and logged once per kind.
@@ -50,6 +55,8 @@ class metrics {
   void tokens(std::int64_t prompt, std::int64_t generated, std::int64_t cached) noexcept;
   void step(std::uint64_t duration_ns, std::int64_t sequences, std::int64_t batched_tokens) noexcept;
   void preempted(std::int64_t count) noexcept;
+  // Steps of the counters of drafts that were verified at `place` (from 0) of their runs.
+  void drafts(std::size_t place, std::int64_t drafted, std::int64_t accepted) noexcept;
   void device_restarted() noexcept;
   void numeric_fault() noexcept;
   void set_engine(const engine_state& now) noexcept;

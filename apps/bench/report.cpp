@@ -1,23 +1,12 @@
 #include "apps/bench/report.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdarg>
-#include <cstdio>
 #include <utility>
+
+#include "apps/bench/text.hpp"
 
 namespace troupe::bench {
 namespace {
-
-// printf into a string, lines up to 255 bytes.
-[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
-  std::array<char, 256> text{};
-  std::va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text.data(), text.size(), pattern, arguments);
-  va_end(arguments);
-  return text.data();
-}
 
 std::string latency_row(const char* name, const summary& seconds) {
   if (seconds.count == 0) return format("%-28s %10s %10s %10s %10s %10s\n", name, "-", "-", "-", "-", "-");

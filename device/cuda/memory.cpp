@@ -17,10 +17,9 @@ class process_memory : public memory_source {
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      std::size_t unused = 0, whole = 0;
-      check(cudaMemGetInfo(&unused, &whole), "cudaMemGetInfo");
-      throw device_error("no room for " + std::to_string(bytes) + " bytes on the device: " + std::to_string(unused) + " of " +
-                         std::to_string(whole) + " are unused");
+      const memory_state now = device_memory();
+      throw device_error("no room for " + std::to_string(bytes) + " bytes on the device: " + std::to_string(now.unused) + " of " +
+                         std::to_string(now.whole) + " are unused");
     }
     check(status, "cudaMalloc");
     detail::count(detail::resource::device_allocation);
@@ -32,6 +31,12 @@ class process_memory : public memory_source {
 } // namespace
 
 std::unique_ptr<memory_source> own_memory() { return std::make_unique<process_memory>(); }
+
+memory_state device_memory() {
+  memory_state now;
+  check(cudaMemGetInfo(&now.unused, &now.whole), "cudaMemGetInfo");
+  return now;
+}
 
 void memory_ledger::add(const std::string& purpose, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -69,6 +74,42 @@ std::string memory_ledger::text() const {
   std::string text;
   for (const auto& [bytes, purpose] : lines) text += purpose + ": " + std::to_string(bytes) + " bytes\n";
   return text + "in all: " + std::to_string(sum) + " bytes\n";
+}
+
+namespace {
+
+std::byte* take_or_explain(memory_source& source, std::size_t bytes, const std::string& purpose, const memory_ledger& ledger) {
+  try {
+    return source.take(bytes);
+  } catch (const device_error& error) {
+    throw device_error(std::string(error.what()) + ", wanted for " + purpose + "\n" + ledger.text());
+  }
+}
+
+} // namespace
+
+device_block::device_block(memory_source& source, memory_ledger& ledger, std::size_t bytes, std::string purpose)
+    : source_(&source), ledger_(&ledger), data_(take_or_explain(source, bytes, purpose, ledger)), size_(bytes), purpose_(std::move(purpose)) {
+  ledger.add(purpose_, bytes);
+}
+
+device_block::~device_block() {
+  if (data_ == nullptr) return;
+  source_->give_back(data_);
+  ledger_->remove(purpose_, size_);
+}
+
+device_block& device_block::operator=(device_block&& other) noexcept {
+  swap(other);
+  return *this;
+}
+
+void device_block::swap(device_block& other) noexcept {
+  std::swap(source_, other.source_);
+  std::swap(ledger_, other.ledger_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  purpose_.swap(other.purpose_);
 }
 
 caching_allocator::buffer& caching_allocator::buffer::operator=(buffer&& other) noexcept {
@@ -115,11 +156,7 @@ caching_allocator::buffer caching_allocator::allocate(std::size_t bytes, std::st
       ledger_.remove("cached", size);
     }
   }
-  try {
-    if (out.data_ == nullptr) out.data_ = source_.take(size);
-  } catch (const device_error& error) {
-    throw device_error(std::string(error.what()) + ", wanted for " + purpose + "\n" + ledger_.text());
-  }
+  if (out.data_ == nullptr) out.data_ = take_or_explain(source_, size, purpose, ledger_);
   out.owner_ = this;
   out.size_ = bytes;
   out.purpose_ = std::move(purpose);

@@ -24,6 +24,13 @@ class memory_source {
 // This process's own allocations on the current device.
 std::unique_ptr<memory_source> own_memory();
 
+struct memory_state {
+  std::size_t unused = 0; // by anybody
+  std::size_t whole = 0;
+};
+// Of the current device, as the driver counts.
+memory_state device_memory();
+
 // Bytes held, by purpose. Shared by all users of one device; safe from any thread.
 class memory_ledger {
  public:
@@ -39,6 +46,29 @@ class memory_ledger {
   std::map<std::string, std::size_t> held_;
 };
 
+// One big block (weights, KV cache), exactly as large as asked for.
+class device_block {
+ public:
+  device_block() = default;
+  // Both outlive the block. Throws device_error with the ledger's text when the source has not enough.
+  device_block(memory_source& source, memory_ledger& ledger, std::size_t bytes, std::string purpose);
+  ~device_block();
+  device_block(device_block&& other) noexcept { swap(other); }
+  device_block& operator=(device_block&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  void swap(device_block& other) noexcept;
+
+  memory_source* source_ = nullptr;
+  memory_ledger* ledger_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::string purpose_;
+};
+
 // Hands out buffers and keeps what comes back for the next one of a like size, so that a step never reaches CUDA's allocator.
 // A buffer that comes back may be handed out again at once: give back only what no queued work uses. Safe from any thread.
 class caching_allocator {
@@ -52,6 +82,10 @@ class caching_allocator {
 
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; } // as asked for
+    template <class T>
+    T* as() const {
+      return reinterpret_cast<T*>(data_);
+    }
 
    private:
     friend class caching_allocator;

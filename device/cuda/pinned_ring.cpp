@@ -43,4 +43,8 @@ void copy_out(const stream& on, std::byte* pinned, const std::byte* device, std:
   check(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, on.handle()), "cudaMemcpyAsync");
 }
 
+void clear(const stream& on, std::byte* device, std::size_t bytes) {
+  check(cudaMemsetAsync(device, 0, bytes, on.handle()), "cudaMemsetAsync");
+}
+
 } // namespace troupe::cuda

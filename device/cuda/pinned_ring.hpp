@@ -32,5 +32,7 @@ class pinned_ring {
 // Copies that only make sense with pinned host memory; they return at once.
 void copy_in(const stream& on, std::byte* device, const std::byte* pinned, std::size_t bytes);
 void copy_out(const stream& on, std::byte* pinned, const std::byte* device, std::size_t bytes);
+// Fills device memory with zero bytes.
+void clear(const stream& on, std::byte* device, std::size_t bytes);
 
 } // namespace troupe::cuda

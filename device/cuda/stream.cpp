@@ -65,6 +65,19 @@ int device_count() {
   return count;
 }
 
+std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return std::string(properties.name) + " (" + std::to_string(properties.major) + "." + std::to_string(properties.minor) + ")";
+}
+
+bool is_hopper(int device) {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return major == 9 && minor == 0;
+}
+
 void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 
 } // namespace troupe::cuda

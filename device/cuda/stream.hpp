@@ -1,6 +1,7 @@
 // Streams and events. All streams are non-blocking: nothing ever waits for, or is waited for by, the default stream.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "device/cuda/handles.hpp"
@@ -53,6 +54,10 @@ struct stream_pool {
 
 // GPUs that this process can use; 0 where there is no driver.
 int device_count();
+// As the driver calls it, with its compute capability: "NVIDIA H200 (9.0)". Throws device_error when there is none such.
+std::string device_name(int device);
+// Compute capability 9.0 (H100, H200). Throws device_error when there is none such.
+bool is_hopper(int device);
 // Makes `device` this thread's. Throws device_error when there is none such.
 void use_device(int device);
 

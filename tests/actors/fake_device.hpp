@@ -107,7 +107,7 @@ class fake_device final : public step_executor {
     faults_->pass_gate(number_);
     if (const int us = faults_->step_us; us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
     if (faults_->steps++ == faults_->fail_at) throw device_error("the fake device failed on demand");
-    step_result result{plan.epoch, plan.step, {}, {1, 2, 3}};
+    step_result result{plan.epoch, plan.step, {}, {1, 2, 3, 0, 0, 0, {}}};
     try {
       run(plan, result);
     } catch (const std::logic_error& broken) {
@@ -161,18 +161,41 @@ class fake_device final : public step_executor {
   slot_output run_item(const work_item& item, const step_plan& plan, std::size_t& next) {
     slot_state& s = at(item.slot);
     require(item.first_position == s.length.value_or(item.first_position), "an item does not follow on");
+    require(item.kind != work_kind::verify || item.token_count <= info_.max_verify_tokens, "more is to be verified than can be");
     for (std::int32_t i = 0; i < item.token_count; ++i) {
-      cell(s, item.first_position + i) = item.kind == work_kind::decode ? s.last : plan.tokens.at(next++);
+      cell(s, item.first_position + i) = item.kind != work_kind::prefill && i == 0 ? s.last : plan.tokens.at(next++);
     }
-    s.length = item.first_position + item.token_count;
-    std::vector<token_id> prefix;
-    for (std::int32_t p = 0; p < *s.length; ++p) prefix.push_back(cell(s, p));
-    if (contains(prefix, faults_->poison)) throw device_error("the fake device was poisoned");
+    const std::int32_t end = item.first_position + item.token_count;
+    s.length = item.kind == work_kind::verify ? item.first_position + 1 : end;
     slot_output out;
     out.slot = item.slot;
+    while (true) { // a draft that is what was drawn stays a row
+      const std::vector<token_id> prefix = prefix_of(s);
+      if (contains(prefix, faults_->poison)) throw device_error("the fake device was poisoned");
+      if (item.sample) sample(prefix, s, out);
+      if (out.numeric_fault || *s.length == end || cell(s, *s.length) != s.last) break;
+      ++*s.length;
+    }
     score_prompt(item, plan, next, s, out);
-    if (item.sample) sample(prefix, s, out);
+    if (!out.numeric_fault) propose(item, s, out);
     return out;
+  }
+
+  // What it would draw itself, but for every fourth token.
+  void propose(const work_item& item, slot_state& s, slot_output& out) {
+    require(item.propose <= info_.max_proposals, "more is to be proposed than can be");
+    std::vector<token_id> guess = prefix_of(s);
+    if (item.propose > 0) guess.push_back(s.last);
+    for (std::int32_t i = 0; i < item.propose; ++i) {
+      guess.push_back(hash_of(guess) % 4 == 0 ? 'z' : choose(guess, s.open.prompt_tokens, s.open.sampling));
+      out.proposals.push_back(guess.back());
+    }
+  }
+
+  std::vector<token_id> prefix_of(slot_state& s) {
+    std::vector<token_id> prefix;
+    for (std::int32_t p = 0; p < *s.length; ++p) prefix.push_back(cell(s, p));
+    return prefix;
   }
 
   static bool contains(const std::vector<token_id>& prefix, token_id t) {
@@ -218,6 +241,7 @@ inline executor_info small_device() {
   info.max_batched_tokens = 64;
   info.max_model_len = 512;
   info.vocab_size = kVocab;
+  info.max_verify_tokens = info.max_proposals = 8;
   return info;
 }
 

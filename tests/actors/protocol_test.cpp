@@ -52,7 +52,7 @@ TEST_F(protocol_test, a_plan_arrives_as_it_was_sent) {
   plan.opened = {{2, 17, odd_sampling()}};
   plan.grants = {{2, 1, {9, 8}}};
   plan.copies = {{1, 2}};
-  plan.items = {{2, work_kind::verify, 5, 3, true, std::nullopt}, {1, work_kind::prefill, 0, 2, false, 20}};
+  plan.items = {{2, work_kind::verify, 5, 3, true, std::nullopt, 4}, {1, work_kind::prefill, 0, 2, false, 20}};
   plan.tokens = {-1, 1 << 30};
   EXPECT_EQ(over_the_wire(plan), plan);
 }
@@ -67,9 +67,15 @@ TEST_F(protocol_test, a_result_arrives_as_it_was_sent_infinities_included) {
   out.scores = {{{7, -std::numeric_limits<float>::infinity()}, {{8, -0.5F}}}};
   out.prompt_scores = out.scores;
   out.numeric_fault = true;
+  out.proposals = {9, 10};
   result.outputs = {out};
-  result.times = {1, 2, 3};
+  result.times = {1, 2, 3, 4, 5, 6, {{kernel_group::attention, 7}, {kernel_group::sampling, 8}}};
   EXPECT_EQ(over_the_wire(result), result);
+}
+
+TEST_F(protocol_test, what_a_device_can_arrives_as_it_was_sent) {
+  const executor_info info{1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(over_the_wire(info), info);
 }
 
 TEST_F(protocol_test, nan_keeps_its_bits) {

@@ -142,6 +142,7 @@ class serving_test : public ::testing::Test {
     parts.templates = templates;
     parts.make_executor = [info = device, f = faults] { return std::make_unique<fake_device>(info, f); };
     parts.metrics = metrics;
+    parts.timeline = timeline;
     server = actors::serving::start(options, std::move(parts));
   }
 
@@ -218,6 +219,7 @@ class serving_test : public ::testing::Test {
   std::shared_ptr<const byte_tokenizer> tokens = std::make_shared<byte_tokenizer>();
   std::shared_ptr<const chat_template> templates;
   std::shared_ptr<telemetry::metrics> metrics = std::make_shared<telemetry::metrics>("fake", "test");
+  std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
   std::unique_ptr<actors::serving> server;
   std::vector<std::shared_ptr<recording_sink>> sinks;
   request_id last_id = 0;

@@ -7,6 +7,8 @@ troupe=$1
 model=${TROUPE_TEST_MODEL:?must name a .gguf file; deploy/test.sh fetches one}
 python=${TROUPE_TEST_PYTHON:-../../.cache/venv/bin/python}
 
+TROUPE_SOAK_TOLERANCE_MIB=${TROUPE_SOAK_TOLERANCE_MIB:-64} # by which memory may grow
+
 serving() { python3 with_server.py "$troupe" "$model" --max-model-len 2048 "$@"; }
 
 case $2 in
@@ -16,11 +18,14 @@ case $2 in
   prometheus) serving -- python3 prometheus.py --url {url} ;;
   bench_serve) serving -- "$troupe" bench serve --url {url} --num-prompts 20 --request-rate 20 --input-len 32 --output-len 16 ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
+  speculation) python3 speculation.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
-  soak) python3 soak.py "$troupe" "$model" --seconds 15 ;;
-  soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 ;;
+  soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
+  soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
   run) [ -n "$("$troupe" run "$model" "What is the capital of France? Answer in one sentence." --max-tokens 16 | grep Paris)" ] ;;
   simulate) python3 simulate.py "$troupe" "$model" ;;
+  trace) python3 trace.py "$troupe" "$model" ;;
+  benches) python3 benches.py "$troupe" ;;
   inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;
   *) echo "no test named $2" >&2; exit 2 ;;
 esac

@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-executor_info small() { return {4, 10, 3, 16, 32, 50}; } // block of 4, 10 blocks, 3 slots, 16 rows, 32 positions, 50 ids
+executor_info small() { return {4, 10, 3, 16, 32, 50, 4}; } // block of 4, 10 blocks, 3 slots, 16 rows, 32 positions, 50 ids, 4 to verify
 
 // Slot 0 has sampled after a prompt of 6 tokens and holds blocks 0 and 1; slot 1 is open with block 2 and has done nothing.
 step_plan opening() {
@@ -155,8 +155,16 @@ const breach_case cases[] = {
     {"decode_of_two", "2 tokens", [](step_plan& p) { p.items[0].token_count = 2; }},
     {"decode_without_sampling", "does not sample", [](step_plan& p) { p.items[0].sample = false; }},
     {"decode_without_a_token", "sampled none", [](step_plan& p) { p.items[1] = {1, work_kind::decode, 0, 1, true, std::nullopt}; }},
+    {"verify_of_too_many", "at most 4", [](step_plan& p) { p.items[0] = {0, work_kind::verify, 6, 5, true, std::nullopt}; }},
+    {"proposals_without_a_draft_model", "is to propose 1", [](step_plan& p) { p.items[0].propose = 1; }},
     {"verify_without_a_token", "sampled none", [](step_plan& p) { p.items[1] = {1, work_kind::verify, 0, 2, true, std::nullopt}; }},
     {"position_skipped", "stands at 6", [](step_plan& p) { p.items[0].first_position = 7; }},
+    {"decode_goes_back", "stands at 6", [](step_plan& p) { p.items[0].first_position = 5; }},
+    {"prefill_skips", "stands at 6",
+     [](step_plan& p) {
+       p.items[0] = {0, work_kind::prefill, 7, 1, true, std::nullopt};
+       p.tokens = {9, 1, 2, 3};
+     }},
     {"position_negative", "position 2", [](step_plan& p) { p.items[1].first_position = -1; }},
     {"position_far_out", "of 32", [](step_plan& p) { p.items[1].first_position = 2147483647; }},
     {"block_missing", "needs block 1",
@@ -238,6 +246,17 @@ TEST(slot_table, a_plan_of_an_older_epoch_is_refused_and_harms_nothing) {
   next.items = {{1, work_kind::prefill, 0, 3, false, std::nullopt}};
   next.tokens = {1, 2, 3};
   EXPECT_EQ(table.take(next), std::nullopt);
+}
+
+TEST(slot_table, a_draft_models_chunk_may_start_before_what_it_guessed_unless_it_counts_for_penalties) {
+  for (const float penalty : {1.0F, 1.5F}) {
+    slot_table table = after_opening();
+    table[0].sampling.repetition_penalty = penalty;
+    step_plan plan = next_plan();
+    plan.items[0] = {0, work_kind::prefill, 4, 3, true, std::nullopt};
+    plan.tokens = {5, 6, 7, 1, 2, 3};
+    EXPECT_EQ(table.take(plan).has_value(), penalty != 1.0F);
+  }
 }
 
 TEST(slot_table, a_grant_may_replace_blocks_as_copy_on_write_does) {

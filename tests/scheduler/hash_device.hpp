@@ -1,15 +1,18 @@
 // A device made of arithmetic: its token is a hash of the prefix, so that any stream can be checked without running it again. It
 // keeps KV as the token that was written at each (block, offset), and reads the prefix back through the block table: a wrong grant,
-// copy or cache hit, a block that was overwritten or a missing refill changes the token.
+// copy or cache hit, a block that was overwritten or a missing refill changes the token. A row of a rejected draft is poisoned. As a
+// draft model it proposes what it would draw itself, but for every fourth token.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "core/step.hpp"
+#include "kvcache/block_pool.hpp"
 
 namespace troupe::test {
 
@@ -26,7 +29,7 @@ class hash_device {
   step_result run(const step_plan& plan) {
     for (slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
     for (const slot_open& open : plan.opened) {
-      require(slots_.emplace(open.slot, slot_state{{}, -1, open.prompt_tokens, open.sampling.seed}).second, "opened an open slot");
+      require(slots_.emplace(open.slot, slot_state{{}, -1, open.prompt_tokens, open.sampling.seed, {}}).second, "opened an open slot");
     }
     for (const block_grant& grant : plan.grants) take_grant(grant);
     for (const block_copy& copy : plan.copies) std::copy_n(block(copy.from), info_.block_size, block(copy.to));
@@ -49,6 +52,7 @@ class hash_device {
     token_id last = -1;
     std::int32_t prompt_tokens = 0;
     std::uint64_t seed = 0;
+    std::optional<std::int32_t> position; // of the next row
   };
 
   static void require(bool holds, const char* what) {
@@ -89,18 +93,44 @@ class hash_device {
 
   slot_output run_item(const work_item& item, const step_plan& plan, std::size_t& next) {
     slot_state& s = at(item.slot);
+    require(item.first_position == s.position.value_or(item.first_position), "an item does not follow the one before");
+    require(item.kind != work_kind::verify || item.token_count <= info_.max_verify_tokens, "verifies more than it can");
     for (std::int32_t i = 0; i < item.token_count; ++i) {
-      write(item.slot, item.first_position + i, item.kind == work_kind::decode ? s.last : plan.tokens.at(next++));
+      const bool own = item.kind != work_kind::prefill && i == 0;
+      write(item.slot, item.first_position + i, own ? s.last : plan.tokens.at(next++));
     }
     slot_output out;
     out.slot = item.slot;
     const std::int32_t end = item.first_position + item.token_count;
+    s.position = end;
     if (item.prompt_logprobs) score(item, s, plan, next, out);
-    if (item.sample) {
-      s.last = next_token(prefix_of(s, end), info_.vocab_size, s.seed);
-      out.tokens.push_back(s.last);
-    }
+    if (item.sample) draw(item, s, out);
     return out;
+  }
+
+  void draw(const work_item& item, slot_state& s, slot_output& out) {
+    const std::int32_t end = item.first_position + item.token_count;
+    s.position = item.kind == work_kind::verify ? item.first_position + 1 : end;
+    while (true) {
+      out.tokens.push_back(next_token(prefix_of(s, *s.position), info_.vocab_size, s.seed));
+      if (*s.position == end || cell(s, *s.position) != out.tokens.back()) break;
+      ++*s.position;
+    }
+    s.last = out.tokens.back();
+    for (std::int32_t p = *s.position; p < end; ++p) cell(s, p) = -2;
+    require(item.propose <= info_.max_proposals, "is to propose more than it can");
+    if (item.propose > 0) cell(s, end + item.propose - 1); // has a block
+    if (item.kind == work_kind::verify || item.propose > 0) {
+      s.blocks.resize(static_cast<std::size_t>(blocks_for(*s.position + item.propose, info_.block_size)));
+    }
+    auto guess = prefix_of(s, *s.position);
+    guess.push_back(s.last);
+    for (std::int32_t i = 0; i < item.propose; ++i) {
+      const token_id next = next_token(guess, info_.vocab_size, s.seed);
+      const bool wrong = next_token(guess, 4, ~s.seed) == 0;
+      guess.push_back(wrong ? (next + 1) % info_.vocab_size : next);
+      out.proposals.push_back(guess.back());
+    }
   }
 
   // The score of a token is a number made of its prefix.

@@ -1,7 +1,8 @@
-// Everything at once: cache on and off, chunk sizes, pools that force preemption, several choices, scores, penalties, cancels and lost
-// devices. Whatever happens, each stream is the reference's.
+// Everything at once: cache on and off, chunk sizes, pools that force preemption, several choices, scores, penalties, cancels, lost
+// devices, and drafts of every kind. Whatever happens, each stream is the reference's.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 
 #include "kvcache/block_pool.hpp"
@@ -27,7 +28,15 @@ struct scenario {
     c.plans_in_flight = pick(1, 3);
     c.prefix_caching = !one_in(4);
     if (one_in(3)) c.hash = [](auto, auto, auto) { return std::uint64_t{1}; };
+    if (one_in(2)) speculate(c);
     return c;
+  }
+
+  void speculate(scheduler_config& c) {
+    c.speculation = {one_in(2) ? draft_source::ngram : draft_source::model, pick(1, 9), one_in(3)};
+    c.device.max_verify_tokens = pick(1, 8);
+    c.device.max_proposals = pick(1, 8);
+    c.device.vocab_size = one_in(3) ? kVocab : pick(2, 3);
   }
 
   // Prompts of few letters and shared beginnings: hits, partial hits, and equal blocks in different places.
@@ -54,9 +63,14 @@ struct scenario {
   std::mt19937 random;
 };
 
-void run_scenario(std::uint32_t seed) {
+struct drafts_seen {
+  std::uint64_t drafted[3] = {}, accepted[3] = {}; // by source
+};
+
+void run_scenario(std::uint32_t seed, drafts_seen& seen) {
   scenario s(seed);
-  bench b(s.config());
+  const scheduler_config config = s.config();
+  bench b(config);
   std::map<sequence_id, sequence_request> accepted;
   int losses = 0;
   for (std::uint64_t id = 1; id <= 25; ++id) {
@@ -73,17 +87,27 @@ void run_scenario(std::uint32_t seed) {
   }
   b.run();
   for (const auto& [id, r] : accepted) {
-    EXPECT_EQ(b.tokens[id], reference(r.prompt, r.stop.max_tokens, r.sampling.seed))
+    EXPECT_EQ(b.tokens[id], reference(r.prompt, r.stop.max_tokens, r.sampling.seed, config.device.vocab_size))
         << "seed " << seed << ": " << id.request << "." << id.index;
     if (r.prompt_logprobs) {
       EXPECT_EQ(b.scores[id].size(), r.prompt.size() - 1) << "seed " << seed;
     }
     EXPECT_TRUE(b.ends.contains(id)) << "seed " << seed;
   }
+  const auto source = static_cast<std::size_t>(config.speculation.source);
+  const draft_counts counts = b.sched.stats().drafts;
+  seen.drafted[source] += std::accumulate(counts.drafted.begin(), counts.drafted.end(), std::uint64_t{0});
+  seen.accepted[source] += std::accumulate(counts.accepted.begin(), counts.accepted.end(), std::uint64_t{0});
 }
 
 TEST(SchedulerMatrix, EveryStreamIsTheReferences) {
-  for (std::uint32_t seed = 1; seed <= 1500 && !::testing::Test::HasFailure(); ++seed) run_scenario(seed);
+  drafts_seen seen;
+  for (std::uint32_t seed = 1; seed <= 2500 && !::testing::Test::HasFailure(); ++seed) run_scenario(seed, seen);
+  EXPECT_EQ(seen.drafted[0], 0);
+  for (const std::size_t source : {1, 2}) {
+    EXPECT_GT(seen.accepted[source], 1000);
+    EXPECT_GT(seen.drafted[source], seen.accepted[source]);
+  }
 }
 
 } // namespace

@@ -29,10 +29,12 @@ inline sequence_request request(std::uint64_t id, std::vector<token_id> prompt, 
   return r;
 }
 
-inline std::vector<token_id> reference(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed = 0) {
+// Few letters make streams that repeat themselves.
+inline std::vector<token_id> reference(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed = 0,
+                                       std::int32_t vocab = kVocab) {
   std::vector<token_id> out;
   for (std::int32_t i = 0; i < count; ++i) {
-    out.push_back(next_token(prompt, kVocab, seed));
+    out.push_back(next_token(prompt, vocab, seed));
     prompt.push_back(out.back());
   }
   return out;

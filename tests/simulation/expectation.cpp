@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tests/scheduler/hash_device.hpp"
-#include "tests/simulation/scenario.hpp"
 
 namespace troupe::test {
 
@@ -13,20 +12,20 @@ const token_prompt& tokens_of(const generation_request& r, std::size_t prompt) {
 
 } // namespace
 
-std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed) {
+std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed, std::int32_t vocab) {
   std::vector<token_id> out;
   for (std::int32_t i = 0; i < count; ++i) {
-    out.push_back(next_token(prompt, kSimVocab, seed));
+    out.push_back(next_token(prompt, vocab, seed));
     prompt.push_back(out.back());
   }
   return out;
 }
 
-expected_choice expect(const generation_request& r, const token_prompt& prompt, std::int32_t max_model_len, std::int32_t choice) {
-  const auto room = std::max(0, max_model_len - static_cast<std::int32_t>(prompt.size()));
+expected_choice expect(const generation_request& r, const token_prompt& prompt, const executor_info& device, std::int32_t choice) {
+  const auto room = std::max(0, device.max_model_len - static_cast<std::int32_t>(prompt.size()));
   expected_choice e;
-  for (const token_id token :
-       reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)), *r.seed + static_cast<std::uint64_t>(choice))) {
+  for (const token_id token : reference_tokens(prompt, std::min(room, r.max_tokens.value_or(room)),
+                                               *r.seed + static_cast<std::uint64_t>(choice), device.vocab_size)) {
     const bool may_stop = e.output_tokens >= r.min_tokens;
     ++e.output_tokens;
     if (may_stop && std::find(r.stop_token_ids.begin(), r.stop_token_ids.end(), token) != r.stop_token_ids.end()) {
@@ -44,11 +43,11 @@ expected_choice expect(const generation_request& r, const token_prompt& prompt, 
   return e;
 }
 
-checking_sink::checking_sink(const generation_request& request, std::int32_t max_model_len)
+checking_sink::checking_sink(const generation_request& request, const executor_info& device)
     : request_(request), reported_(request.prompts.size(), !request.echo) {
   for (std::size_t p = 0; p < request.prompts.size(); ++p) {
     for (std::int32_t i = 0; i < request.n; ++i) {
-      choices_.push_back({expect(request, tokens_of(request, p), max_model_len, i), {}, {}, false});
+      choices_.push_back({expect(request, tokens_of(request, p), device, i), {}, {}, false});
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "core/request.hpp"
 #include "core/service.hpp"
+#include "core/step.hpp"
 
 namespace troupe::test {
 
@@ -22,7 +23,7 @@ inline void promise(bool holds, const char* what) {
 }
 
 // The hash device's next `count` tokens.
-std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed);
+std::vector<token_id> reference_tokens(std::vector<token_id> prompt, std::int32_t count, std::uint64_t seed, std::int32_t vocab);
 
 struct expected_choice {
   std::vector<token_id> tokens;
@@ -32,12 +33,12 @@ struct expected_choice {
 };
 
 // Choice `choice` of the prompt, whose seed is the request's plus that.
-expected_choice expect(const generation_request& request, const token_prompt& prompt, std::int32_t max_model_len, std::int32_t choice);
+expected_choice expect(const generation_request& request, const token_prompt& prompt, const executor_info& device, std::int32_t choice);
 
 // A client that compares each call with what it must be, and counts its ends.
 class checking_sink final : public token_sink {
  public:
-  checking_sink(const generation_request& request, std::int32_t max_model_len);
+  checking_sink(const generation_request& request, const executor_info& device);
 
   void on_prompt(const prompt_report& report) override;
   void on_output(const output_chunk& chunk) override;

@@ -42,7 +42,8 @@ TEST_P(Faults, EveryPromiseHolds) {
         std::pair("preemptions", seen.preemptions), std::pair("faults", seen.faults), std::pair("kills", seen.kills),
         std::pair("missed deadlines", seen.missed), std::pair("stale results", seen.stale), std::pair("duplicates", seen.duplicates),
         std::pair("numeric faults", seen.numeric), std::pair("quarantined", seen.quarantined), std::pair("escalations", seen.escalations),
-        std::pair("stop strings", seen.stop_strings)}) {
+        std::pair("stop strings", seen.stop_strings), std::pair("accepted drafts", seen.accepted),
+        std::pair("rejected drafts", seen.rejected)}) {
     EXPECT_GT(count, 0U) << "a thousand seeds never met: " << name;
   }
 }

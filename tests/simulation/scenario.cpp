@@ -18,8 +18,15 @@ executor_info make_device(random_source& r) {
   d.max_model_len = r.between(16, 96);
   // From pools that one sequence fills to pools that hold everybody.
   d.num_blocks = r.one_in(3) ? r.between(4, 16) : r.between(16, 120);
-  d.vocab_size = kSimVocab;
+  d.vocab_size = r.one_in(2) ? kSimVocab : r.between(2, 4); // few letters: streams that repeat themselves
+  d.max_verify_tokens = r.between(1, 9);
+  d.max_proposals = r.between(1, 8);
   return d;
+}
+
+speculation_config make_speculation(random_source& r) {
+  if (r.one_in(3)) return {};
+  return {r.one_in(2) ? draft_source::ngram : draft_source::model, r.between(1, 9), r.one_in(2)};
 }
 
 fault_rates make_faults(random_source& r) {
@@ -37,15 +44,15 @@ fault_rates make_faults(random_source& r) {
   return f;
 }
 
-token_prompt make_prompt(random_source& r, std::int32_t longest) {
+token_prompt make_prompt(random_source& r, std::int32_t longest, std::int32_t vocab) {
   token_prompt p(static_cast<std::size_t>(r.between(1, longest)));
-  for (token_id& t : p) t = r.between(0, kSimVocab - 1);
+  for (token_id& t : p) t = r.between(0, vocab - 1);
   return p;
 }
 
 // Stops that really happen: taken from what the first choice will say.
-void add_stops(generation_request& g, random_source& r) {
-  const auto words = reference_tokens(std::get<token_prompt>(g.prompts.front()), g.max_tokens.value_or(8), *g.seed);
+void add_stops(generation_request& g, random_source& r, std::int32_t vocab) {
+  const auto words = reference_tokens(std::get<token_prompt>(g.prompts.front()), g.max_tokens.value_or(8), *g.seed, vocab);
   if (words.size() < 2) return;
   const auto at = r.below(words.size() - 1);
   if (r.one_in(2)) {
@@ -62,14 +69,14 @@ generation_request make_request(random_source& r, const executor_info& device, r
   g.id = id;
   const std::int32_t longest = r.one_in(8) ? device.max_model_len + 4 : std::max(1, device.max_model_len / 2);
   const std::int32_t prompts = r.one_in(6) ? 2 : 1;
-  for (std::int32_t i = 0; i < prompts; ++i) g.prompts.emplace_back(make_prompt(r, longest));
+  for (std::int32_t i = 0; i < prompts; ++i) g.prompts.emplace_back(make_prompt(r, longest, device.vocab_size));
   g.n = r.one_in(4) ? r.between(2, 3) : 1;
   if (!r.one_in(16)) g.max_tokens = r.one_in(24) ? 0 : r.between(1, r.one_in(6) ? device.max_model_len : 12);
   g.priority = r.one_in(4) ? r.between(-1, 1) : 0;
   g.echo = r.one_in(8);
   g.sampling.temperature = 0;
   g.seed = 1;
-  if (g.max_tokens && r.one_in(2)) add_stops(g, r);
+  if (g.max_tokens && r.one_in(2)) add_stops(g, r, device.vocab_size);
   return g;
 }
 
@@ -79,6 +86,7 @@ scenario make_scenario(std::uint64_t seed) {
   random_source r(seed ^ 0x73696D756C617465ULL);
   scenario s;
   s.device = make_device(r);
+  s.speculation = make_speculation(r);
   s.max_queue = r.between(2, 40);
   s.plans_in_flight = r.between(1, 3);
   s.max_restarts = r.between(1, 12);

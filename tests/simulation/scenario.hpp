@@ -7,11 +7,12 @@
 
 #include "core/request.hpp"
 #include "core/step.hpp"
+#include "scheduler/scheduler.hpp"
 #include "simulation/random.hpp"
 
 namespace troupe::test {
 
-constexpr std::int32_t kSimVocab = 97; // every token is an ASCII byte of the byte tokenizer
+constexpr std::int32_t kSimVocab = 97; // at most: every token is an ASCII byte of the byte tokenizer
 constexpr std::uint64_t kMs = 1'000'000;
 
 struct client_plan {
@@ -33,6 +34,7 @@ struct fault_rates { // one in so many plans; 0: never
 
 struct scenario {
   executor_info device;
+  speculation_config speculation;
   std::int32_t max_queue = 64; // of the registry, and of the scheduler
   std::int32_t plans_in_flight = 2;
   std::int32_t max_restarts = 5;

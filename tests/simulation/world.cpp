@@ -7,14 +7,24 @@ namespace troupe::test {
 
 namespace {
 
+scheduler_config config_of(const scenario& scene) {
+  scheduler_config config;
+  config.device = scene.device;
+  config.max_waiting = scene.max_queue;
+  config.plans_in_flight = scene.plans_in_flight;
+  config.speculation = scene.speculation;
+  return config;
+}
+
 constexpr std::uint64_t kMostEvents = 400'000; // hundreds of times what a run has
 
 } // namespace
 
 void coverage::add(const coverage& o) {
-  for (auto member : {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled,
-                      &coverage::preemptions, &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale,
-                      &coverage::duplicates, &coverage::numeric, &coverage::quarantined, &coverage::escalations, &coverage::stop_strings}) {
+  for (auto member :
+       {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled, &coverage::preemptions,
+        &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale, &coverage::duplicates, &coverage::numeric,
+        &coverage::quarantined, &coverage::escalations, &coverage::stop_strings, &coverage::accepted, &coverage::rejected}) {
     this->*member += o.*member;
   }
 }
@@ -28,7 +38,7 @@ world::world(std::uint64_t seed, bool keep_log)
       registry_({scene_.max_queue, 1 << 20}),
       gateway_(queue_, random_, scene_.mail_ns),
       detokenizer_(queue_, random_, scene_.mail_ns),
-      core_({scene_.device, scene_.max_queue, scene_.plans_in_flight}),
+      core_(config_of(scene_)),
       scheduler_(queue_, random_, scene_.mail_ns),
       supervisor_(queue_, random_, scene_.mail_ns),
       policy_(scene_.max_restarts, std::chrono::seconds(60)) {
@@ -97,7 +107,7 @@ void world::check_at_rest() {
     promise(left_.contains(c.request.id), "only who leaves is cancelled");
   }
   promise(registry_.active_requests() == 0 && registry_.in_engine() == 0 && open_.empty() && requests_.empty(), "nobody is remembered");
-  const auto late = std::make_shared<checking_sink>(scene_.clients.front().request, scene_.device.max_model_len);
+  const auto late = std::make_shared<checking_sink>(scene_.clients.front().request, scene_.device);
   promise(!registry_.add(scene_.clients.size() + 1, late, scene_.max_queue, 0), "an empty registry has room for a whole queue");
   const scheduler_stats s = core_.stats();
   promise(s.running == 0 && s.waiting == 0 && s.plans_in_flight == 0, "the scheduler is empty at rest");

@@ -40,6 +40,8 @@ struct coverage {
   std::uint64_t quarantined = 0;
   std::uint64_t escalations = 0;
   std::uint64_t stop_strings = 0;
+  std::uint64_t accepted = 0; // drafts
+  std::uint64_t rejected = 0;
 
   void add(const coverage& other);
 };
@@ -102,6 +104,7 @@ class world {
   void replace();
   void start_device();
   void follow(const step_plan& plan);
+  void settle(const step_plan& plan, const step_result& result);
 
   // Invariants (world.cpp).
   void check();
@@ -135,7 +138,7 @@ class world {
   scheduler core_;
   mailbox scheduler_, supervisor_;
   device_pointer device_; // the scheduler's; null while there is none
-  std::deque<step_number> sent_;
+  std::deque<step_plan> sent_;
   std::uint64_t last_news_ns_ = 0;
   bool ticking_ = false;
   actors::restart_policy policy_;

@@ -28,7 +28,7 @@ void world::pump() {
     if (!plan) break;
     note("plan", plan->step, plan->items.size());
     if (sent_.empty()) last_news_ns_ = queue_.now();
-    sent_.push_back(plan->step);
+    sent_.push_back(*plan);
     follow(*plan);
     promise(static_cast<std::int32_t>(sent_.size()) <= scene_.plans_in_flight, "a device's queue holds no more than the plans in flight");
     device_->last_arrival = std::max(device_->last_arrival + 1, queue_.now() + random_.below(scene_.mail_ns + 1) / 8); // in order
@@ -54,7 +54,8 @@ void world::absorb(const step_result& result) {
     ++seen_.duplicates;
     return give_device_up();
   }
-  promise(sent_.front() == result.step, "results are absorbed in order");
+  promise(sent_.front().step == result.step, "results are absorbed in order");
+  settle(sent_.front(), result);
   sent_.pop_front();
   note("result", result.step, updates.size());
   last_news_ns_ = queue_.now();
@@ -132,6 +133,22 @@ void world::follow(const step_plan& plan) {
   for (const auto& [slot, s] : slots_) used.insert(s.table.begin(), s.table.end());
   const scheduler_stats s = core_.stats();
   promise(static_cast<std::int32_t>(used.size()) + s.blocks_free + s.blocks_cached == s.blocks_total, "free + used + cached = total");
+}
+
+// Behind a verification or proposals, a slot has the blocks of its rows and of those that were proposed.
+void world::settle(const step_plan& plan, const step_result& result) {
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const work_item& item = plan.items[i];
+    const slot_output& out = result.outputs[i];
+    const bool verifies = item.kind == work_kind::verify;
+    if ((!verifies && item.propose == 0) || out.numeric_fault) continue;
+    const auto drawn = static_cast<std::int32_t>(out.tokens.size());
+    const std::int32_t rows = item.first_position + (verifies ? drawn : item.token_count) + static_cast<std::int32_t>(out.proposals.size());
+    slots_.at(item.slot).table.resize(static_cast<std::size_t>(blocks_for(rows, scene_.device.block_size)));
+    if (!verifies) continue;
+    seen_.accepted += static_cast<std::uint64_t>(drawn) - 1;
+    seen_.rejected += static_cast<std::uint64_t>(item.token_count - drawn);
+  }
 }
 
 // -- devices ----------------------------------------------------------------------------------------------------------------------

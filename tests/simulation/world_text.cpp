@@ -21,7 +21,7 @@ std::shared_ptr<telemetry::metrics> counters() { // of all worlds together; noth
 
 void world::submit(const client_plan& client) {
   const request_id id = client.request.id;
-  auto sink = std::make_shared<checking_sink>(client.request, scene_.device.max_model_len);
+  auto sink = std::make_shared<checking_sink>(client.request, scene_.device);
   sinks_.emplace(id, sink);
   note("client sends request", id);
   if (failed_) return sink->on_error({error_kind::unavailable, "the device was lost too often", "", std::nullopt});

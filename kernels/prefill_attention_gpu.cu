@@ -1,0 +1,108 @@
+#include "kernels/prefill_attention_gpu.cuh"
+
+#include <algorithm>
+
+#include "kernels/cuda/tensor_map.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+constexpr const char* op = "prefill attention";
+
+// Keys that a tile has to read.
+std::int64_t work(const prefill_tile& tile, std::int32_t window) {
+  const std::int32_t low = window > 0 ? std::max(0, tile.first_position - window + 1) : 0;
+  return tile.first_position + tile.rows - low;
+}
+
+std::int32_t multiprocessors() {
+  int device = 0, count = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
+prefill::shape shape_of(const prefill_attention_args& args) {
+  const kv_layout& layout = args.kv.layout;
+  const auto head_dim = static_cast<std::uint64_t>(layout.head_dim), block_size = static_cast<std::uint64_t>(layout.block_size);
+  const std::uint64_t parts = static_cast<std::uint64_t>(args.blocks) * static_cast<std::uint64_t>(layout.kv_heads) * 2;
+  prefill::shape s{};
+  s.group = args.heads / layout.kv_heads;
+  s.rows = prefill::lines / s.group;
+  s.query = make_tensor_map({layout.type,
+                             args.query,
+                             {head_dim, static_cast<std::uint64_t>(args.heads), static_cast<std::uint64_t>(args.rows)},
+                             {head_dim, static_cast<std::uint64_t>(args.query_stride)},
+                             {64, static_cast<std::uint32_t>(s.group), static_cast<std::uint32_t>(s.rows)},
+                             CU_TENSOR_MAP_SWIZZLE_128B});
+  // A part is the keys or the values of one head in one block.
+  s.key = make_tensor_map({layout.type,
+                           args.kv.data,
+                           {block_size, head_dim, parts},
+                           {block_size, layout.head_elements()},
+                           {prefill::piece, static_cast<std::uint32_t>(layout.head_dim), 1},
+                           CU_TENSOR_MAP_SWIZZLE_32B});
+  s.value = make_tensor_map({layout.type,
+                             args.kv.data,
+                             {head_dim, block_size, parts},
+                             {head_dim, layout.head_elements()},
+                             {64, prefill::piece, 1},
+                             CU_TENSOR_MAP_SWIZZLE_128B});
+  s.tiles = args.tiles;
+  s.items = args.tile_count * layout.kv_heads;
+  s.kv_heads = layout.kv_heads;
+  s.block_size = layout.block_size;
+  s.window = args.window;
+  s.tables = args.block_tables;
+  s.table_stride = args.table_stride;
+  s.output_stride = args.output_stride;
+  s.scale_log2 = args.scale * 1.4426950408889634F;
+  return s;
+}
+
+template <class T, int HeadDim>
+void start(cuda::stream_handle on, const prefill_attention_args& args) {
+  const prefill::shape s = shape_of(args);
+  const auto blocks = static_cast<unsigned>(std::min(s.items, multiprocessors()));
+  launch(on, {blocks, prefill::threads, sizeof(prefill::shared_state<HeadDim>) + 1024, args.overlaps}, prefill::kernel<T, HeadDim>, s,
+         static_cast<T*>(args.output));
+}
+
+} // namespace
+
+std::int32_t prefill_tile_rows(std::int32_t heads, std::int32_t kv_heads) {
+  require(kv_heads > 0 && heads > 0 && heads % kv_heads == 0, op, "heads are a multiple of the KV heads");
+  require(heads / kv_heads <= prefill::lines, op, "at most 64 heads share a KV head");
+  return prefill::warpgroups * (prefill::lines / (heads / kv_heads));
+}
+
+void split_prefill(std::span<const prefill_span> spans, std::int32_t heads, std::int32_t kv_heads, std::int32_t window,
+                   std::vector<prefill_tile>& tiles) {
+  const std::int32_t rows = prefill_tile_rows(heads, kv_heads);
+  tiles.clear();
+  for (const prefill_span& span : spans) {
+    const std::int32_t end = span.first_position + span.rows;
+    for (std::int32_t at = 0; at < span.rows; at += rows)
+      tiles.push_back({span.first_row + at, std::min(rows, span.rows - at), span.first_position + at, end, span.table});
+  }
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [window](const prefill_tile& a, const prefill_tile& b) { return work(a, window) > work(b, window); });
+}
+
+void prefill_attention(cuda::stream_handle on, const prefill_attention_args& args) {
+  const kv_layout& layout = args.kv.layout;
+  prefill_tile_rows(args.heads, layout.kv_heads); // checks the heads
+  require(args.rows >= 1 && args.tile_count >= 1 && args.blocks >= 1, op, "at least 1 row, 1 tile and 1 block");
+  require(layout.block_size > 0 && layout.block_size % prefill::piece == 0, op, "blocks hold a multiple of 16 positions");
+  require(layout.head_dim == 64 || layout.head_dim == 128, op, "head_dim is 64 or 128");
+  require(args.scale > 0, op, "the scale is above 0");
+  require(args.query_stride % 8 == 0 && args.output_stride % 2 == 0, op, "query strides are multiples of 8, output strides even");
+  with_half_type(layout.type, op, [&]<class T>() {
+    if (layout.head_dim == 64)
+      start<T, 64>(on, args);
+    else
+      start<T, 128>(on, args);
+  });
+}
+
+} // namespace troupe::gpu

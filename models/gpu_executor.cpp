@@ -1,0 +1,263 @@
+#include "models/gpu_executor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "core/error.hpp"
+#include "device/cpu/host_limits.hpp"
+#include "models/config_fields.hpp"
+#include "models/drafting_executor.hpp"
+#include "models/gpu_runner.hpp"
+#include "models/ordered_worker.hpp"
+#include "models/slot_table.hpp"
+
+namespace troupe {
+namespace {
+
+std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+std::uint64_t nanoseconds(float milliseconds) { return static_cast<std::uint64_t>(static_cast<double>(milliseconds) * 1e6); }
+
+// A step whose results are awaited.
+struct pending_step {
+  epoch_number epoch = 0;
+  step_number step = 0;
+  step_executor::deliver_fn deliver;
+  std::optional<std::string> failure; // nothing was computed
+  std::size_t slot = 0;               // of the downloads
+  download_layout layout{0, 0, false};
+  std::vector<awaited_item> items;
+  std::uint64_t prepare_at_ns = 0;
+  std::uint64_t prepare_ns = 0;
+};
+
+// When the step in a download slot had been computed.
+struct computed_step {
+  std::size_t slot = 0;
+  std::uint64_t at_ns = 0;
+};
+
+// What a result says of a slot that the slot table could not know when the plan was taken.
+struct late_news {
+  slot_id slot = 0;
+  std::uint64_t opening = 0;
+  bool faulted = false;
+  std::int32_t position = 0;
+};
+
+// Memory of one device, in the order in which it must go.
+struct gpu_memory {
+  std::unique_ptr<cuda::memory_source> source = cuda::own_memory();
+  cuda::memory_ledger ledger;
+  cuda::caching_allocator small{*source, ledger};
+};
+
+class gpu_executor final : public step_executor {
+ public:
+  using make_weights_fn = std::function<gpu_weights(std::byte* memory, const cuda::stream& on)>;
+
+  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, const make_weights_fn& make_weights)
+      : device_(options.device),
+        info_(plan.info),
+        synchronous_(!options.asynchronous_copies),
+        table_(info_),
+        openings_(static_cast<std::size_t>(info_.max_num_seqs)),
+        weights_(*memory_.source, memory_.ledger, plan.weight_bytes, "weights"),
+        kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
+        model_(
+            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
+            options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
+        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times}, memory_.small, streams_),
+        worker_([device = device_] { cuda::use_device(device); }) {
+    if (options.tune) model_.tune(streams_.compute);
+    runner_.capture();
+    if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
+  }
+
+  executor_info info() const override { return info_; }
+
+  void submit(const step_plan& plan, deliver_fn deliver) override {
+    auto pending = std::make_shared<pending_step>();
+    pending->prepare_at_ns = now_ns();
+    pending->epoch = plan.epoch;
+    pending->step = plan.step;
+    pending->deliver = std::move(deliver);
+    try {
+      cuda::use_device(device_);
+      take_news();
+      pending->failure = beyond_device(plan);
+      if (pending->failure) table_.fail(*pending->failure);
+      if (!pending->failure) pending->failure = table_.take(plan);
+      if (!pending->failure) start_step(plan, *pending);
+    } catch (const std::exception& e) {
+      pending->failure = "step " + std::to_string(plan.step) + ": " + e.what();
+      table_.fail(*pending->failure);
+    }
+    pending->prepare_ns = now_ns() - pending->prepare_at_ns;
+    if (synchronous_) return finish(*pending);
+    worker_.push([this, pending] { finish(*pending); });
+  }
+
+ private:
+  void start_step(const step_plan& plan, pending_step& pending) {
+    for (const slot_open& opened : plan.opened) ++openings_[static_cast<std::size_t>(opened.slot)];
+    lay_out(plan, table_, step_);
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      const work_item& item = plan.items[i];
+      pending.items.push_back({step_.items[i], table_[item.slot].sampling.top_logprobs, item.first_position, step_.items[i].draws > 1,
+                               openings_[static_cast<std::size_t>(item.slot)]});
+    }
+    worker_.wait_below(steps_in_flight - 1); // the download's last use has been read, and nobody looks back at it
+    pending.slot = next_slot_;
+    next_slot_ = (next_slot_ + 1) % steps_in_flight;
+    pending.layout = runner_.run(step_, pending.slot);
+  }
+
+  // On the deliver thread, or within submit().
+  void finish(pending_step& pending) {
+    step_outcome outcome;
+    try {
+      outcome = outcome_of(pending);
+    } catch (const std::exception& e) {
+      outcome = step_failure{"step " + std::to_string(pending.step) + ": " + e.what()};
+    }
+    pending.deliver(std::move(outcome));
+  }
+
+  step_outcome outcome_of(pending_step& pending) {
+    if (pending.failure) return step_failure{std::move(*pending.failure)};
+    const std::byte* const download = runner_.wait(pending.slot);
+    const std::uint64_t arrived = now_ns();
+    step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
+    note_news(pending.items, result.outputs);
+    result.times = times_of(pending, arrived);
+    return result;
+  }
+
+  // The GPU's clock says how long after the step before this one began, the host's that it began so long before its results were there
+  // at the latest: this thread may have been woken late. Where the two clocks have drifted apart, the host's counts.
+  stage_times times_of(const pending_step& pending, std::uint64_t arrived) {
+    constexpr std::uint64_t most_drift_ns = 200'000;
+    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
+    std::uint64_t begun = arrived - copy - compute;
+    if (computed_before_) {
+      const std::uint64_t follows =
+          computed_before_->at_ns + nanoseconds(std::max(0.0F, runner_.gap_ms(computed_before_->slot, pending.slot)));
+      if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
+    }
+    computed_before_ = computed_step{pending.slot, begun + compute};
+    return {pending.prepare_ns,
+            compute,
+            now_ns() - arrived + copy,
+            pending.prepare_at_ns,
+            begun,
+            begun + compute,
+            runner_.kernel_times(pending.slot)};
+  }
+
+  void note_news(const std::vector<awaited_item>& items, const std::vector<slot_output>& outputs) {
+    const std::lock_guard lock(news_guard_);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!outputs[i].numeric_fault && !items[i].verifies) continue;
+      const auto drawn = static_cast<std::int32_t>(outputs[i].tokens.size());
+      news_.push_back({items[i].item.slot, items[i].opening, outputs[i].numeric_fault, items[i].first_position + drawn});
+    }
+  }
+
+  void take_news() {
+    const std::lock_guard lock(news_guard_);
+    for (const late_news& news : news_) {
+      slot_state& slot = table_[news.slot];
+      if (!slot.open || openings_[static_cast<std::size_t>(news.slot)] != news.opening) continue;
+      slot.faulted = slot.faulted || news.faulted;
+      if (!news.faulted) slot.position = news.position;
+    }
+    news_.clear();
+  }
+
+  std::int32_t device_;
+  executor_info info_;
+  bool synchronous_;
+  slot_table table_;
+  std::vector<std::uint64_t> openings_; // by slot: how often it was opened
+  gpu_step step_;                       // the one being laid out
+  std::size_t next_slot_ = 0;
+  std::optional<computed_step> computed_before_; // the finishing thread's
+  std::mutex news_guard_;
+  std::vector<late_news> news_;
+  gpu_memory memory_;
+  cuda::stream_pool streams_;
+  cuda::device_block weights_, kv_;
+  gpu_model model_;
+  gpu_runner runner_;
+  ordered_worker worker_; // ends first: its jobs read the runner
+};
+
+using make_weights_on = std::function<gpu_weights(dtype type, std::byte* memory, const cuda::stream& on)>;
+
+std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const gpu_executor_options& options,
+                                    const make_weights_on& make_weights) {
+  const std::int32_t count = gpu_count();
+  if (options.device < 0 || options.device >= count) {
+    throw load_error("there is no GPU " + std::to_string(options.device) + ": this process can use " + std::to_string(count));
+  }
+  cuda::use_device(options.device);
+  const gpu_plan plan = plan_gpu(config, stored, options, cuda::device_memory());
+  return std::make_unique<gpu_executor>(
+      config, plan, options, [&](std::byte* memory, const cuda::stream& on) { return make_weights(plan.shape.type, memory, on); });
+}
+
+} // namespace
+
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options) {
+  if (weights.layers.empty()) throw load_error("the weights hold no layer");
+  const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
+  return make(weights.config, weights.layers.front().query.type, options, [&](dtype type, std::byte* memory, const cuda::stream& on) {
+    return upload_weights(weights, type, memory, on, options.device, threads);
+  });
+}
+
+std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options) {
+  check_config(config, "dummy weights");
+  return make(config, dtype::bf16, options,
+              [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
+}
+
+std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
+                                                          const gpu_executor_options& options) {
+  if (target.layers.empty() || draft.layers.empty()) throw load_error("the weights hold no layer");
+  gpu_executor_options its = options, drafts = options;
+  drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
+  cuda::use_device(options.device);
+  if (!options.num_blocks) {
+    its.num_blocks = shared_blocks({target.config, target.layers.front().query.type, its},
+                                   {draft.config, draft.layers.front().query.type, drafts}, cuda::device_memory());
+  }
+  drafts.num_blocks = its.num_blocks;
+  auto executor = make_gpu_executor(target, its);
+  return make_drafting_executor(std::move(executor), make_gpu_executor(draft, drafts));
+}
+
+std::int32_t gpu_count() { return cuda::device_count(); }
+std::string gpu_name(std::int32_t device) { return cuda::device_name(device); }
+
+std::optional<std::string> gpu_hindrance(std::int32_t device, const model_config& config) {
+  const std::int32_t count = gpu_count();
+  if (count == 0) return "there is no CUDA driver or GPU here";
+  if (device < 0 || device >= count) return "there is no GPU " + std::to_string(device) + ", this process can use " + std::to_string(count);
+  if (!cuda::is_hopper(device)) {
+    return "GPU " + std::to_string(device) + ", " + gpu_name(device) +
+           ", is not of compute capability 9.0, which the kernels are built for";
+  }
+  const std::string unsupported = gpu_model::unsupported(config);
+  if (!unsupported.empty()) return "a GPU cannot run this model: " + unsupported;
+  return std::nullopt;
+}
+
+} // namespace troupe

@@ -1,0 +1,139 @@
+// A dense decoder on the GPU: weights, KV cache, activations and the order of the ops. Knows rows, not plans or sampling rules.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "device/cuda/memory.hpp"
+#include "device/cuda/stream.hpp"
+#include "device/kv_layout.hpp"
+#include "kernels/elementwise_gpu.hpp"
+#include "kernels/linear_gpu.hpp"
+#include "kernels/matmul_gpu.hpp"
+#include "kernels/prefill_attention_gpu.hpp"
+#include "models/gpu_weights.hpp"
+#include "models/kernel_timer.hpp"
+#include "models/model.hpp"
+
+namespace troupe {
+
+struct gpu_model_shape {
+  dtype type = dtype::bf16;
+  std::int32_t max_rows = 0;      // of one step
+  std::int32_t max_head_rows = 0; // of one step
+  std::int32_t decode_rows = 0;   // of one step
+  std::int32_t logits_rows = 0;   // logits held at a time
+  std::int32_t max_model_len = 0;
+  std::int32_t block_size = 0;
+  std::int32_t num_blocks = 0; // of the KV cache, padding rows' included
+  bool fused = true;
+  bool overlaps = true;
+  bool plain_attention = false;
+};
+
+// Tiles of the rows that are no decode rows; device memory.
+struct gpu_tiles {
+  const gpu::prefill_tile* first = nullptr;
+  std::int32_t count = 0;
+};
+
+// Rows of one step, first those that are each a sequence's next one. Tokens, positions and so on lie in the model's rows().
+struct gpu_batch {
+  std::int32_t rows = 0;
+  std::int32_t decode_rows = 0;
+  gpu_tiles tiles, sliding_tiles;             // of layers that see everything, and of those with a window
+  const std::int32_t* block_tables = nullptr; // [slots][table_stride]
+};
+
+class gpu_model {
+ public:
+  // Where a step's rows are laid out before the layers run; device memory.
+  struct row_arrays {
+    token_id* tokens = nullptr;         // [max_rows]
+    std::int32_t* positions = nullptr;  // [max_rows]
+    std::int32_t* tables = nullptr;     // [max_rows]: slots
+    std::int32_t* row_tables = nullptr; // [decode_rows][table_stride]
+    std::int32_t* head_rows = nullptr;  // [max_head_rows]: rows whose logits are wanted
+    std::int64_t table_stride = 0;
+  };
+  // Called when the ops of a layer have been put on the stream.
+  using after_layer_fn = std::function<void(std::int32_t layer)>;
+
+  static std::size_t kv_bytes(const model_config& config, const gpu_model_shape& shape);         // for shape.num_blocks
+  static std::size_t activation_bytes(const model_config& config, const gpu_model_shape& shape); // and other small buffers
+  // What the kernels cannot do with this model, or an empty string.
+  static std::string unsupported(const model_config& config);
+
+  // Takes activations from `memory` and clears the KV cache, kv_bytes() at `kv`, which like the weights outlives this.
+  gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
+            const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
+
+  // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
+  void tune(const cuda::stream& on);
+
+  // Whether forward() takes the fused chain: five launches a layer (six with QK-norm).
+  bool fuses(const gpu_batch& batch) const;
+  // The last layer's output of every row; writes the rows' keys and values.
+  void forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer = {});
+  // Logits of rows head_rows[first .. first + count - 1] of the last forward(), count at most shape().logits_rows: f32
+  // [count][logits_stride()], until the next call.
+  const float* logits(const cuda::stream& on, std::int32_t first, std::int32_t count);
+  // The same of all rows in order, after a forward() that fuses.
+  const float* fused_logits(const cuda::stream& on, std::int32_t rows);
+  // Marks groups of kernels from now on; null: no longer.
+  void time_with(kernel_timer* timer) { timer_ = timer; }
+
+  std::int64_t logits_stride() const { return padded_vocab(config_); }
+  const row_arrays& rows() const { return rows_; }
+  const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
+  const model_config& config() const { return config_; }
+  const gpu_model_shape& shape() const { return shape_; }
+  std::byte* kv_data() const { return kv_; }
+  std::size_t kv_layer_bytes() const;
+
+ private:
+  void mark(const cuda::stream& on, kernel_group group) const {
+    if (timer_ != nullptr) timer_->mark(on, group);
+  }
+  void fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  void fused_attention_input(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  gpu::linear_args few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
+                            std::int64_t columns, void* y) const;
+  gpu::rope_kv_args turning(const gpu_layer_weights& w, std::int32_t rows, std::int32_t index) const;
+  void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
+  void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
+  gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
+                           void* y) const;
+  void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  void attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
+  std::int32_t window(std::int32_t index) const { return slides(index) ? *config_.sliding_window : 0; }
+  float scale() const;
+  std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
+  std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
+  kv_layer_view kv_of(std::int32_t layer) const;
+
+  using buffer = cuda::caching_allocator::buffer;
+  model_config config_;
+  gpu_model_shape shape_;
+  gpu_weights weights_;
+  std::byte* kv_;
+  gpu::matmul matmul_;
+  buffer cos_, sin_;
+  buffer tokens_, positions_, tables_, row_tables_, head_rows_;
+  buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
+  buffer head_normed_, logits_;                               // [logits_rows][..]
+  buffer linear_workspace_;
+  row_arrays rows_;
+  kernel_timer* timer_ = nullptr;
+};
+
+} // namespace troupe

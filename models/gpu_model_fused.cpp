@@ -1,0 +1,69 @@
+// The fused chain of decode steps: rmsnorm, products and what stands behind them in one launch each.
+#include "kernels/elementwise_gpu.hpp"
+#include "models/gpu_model.hpp"
+
+namespace troupe {
+
+gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
+                                     std::int64_t columns, void* y) const {
+  gpu::linear_args args;
+  args.type = shape_.type;
+  args.weight = weight;
+  args.out_rows = args.y_stride = out_rows;
+  args.columns = args.x_stride = columns;
+  args.x = x;
+  args.rows = rows;
+  args.norm_weight = norm_weight;
+  args.epsilon = config_.norm_epsilon;
+  args.y = y;
+  args.workspace = linear_workspace_.data();
+  args.overlaps = shape_.overlaps;
+  return args;
+}
+
+// [norm, q k v, rotation, KV write] [attention] [output, residual] [norm, gates and ups, SwiGLU] [down, residual]
+void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
+  const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
+  const std::int64_t hidden = config_.hidden_size, wide = config_.intermediate_size;
+  mark(on, kernel_group::attention_input);
+  fused_attention_input(on, rows, index);
+  mark(on, kernel_group::attention);
+  attend_decode(on, rows, index, w.query_norm != nullptr ? qkv_width() : query_width(), shape_.overlaps);
+  mark(on, kernel_group::attention_output);
+  gpu::linear_args output = few_rows(attended_.data(), rows, nullptr, w.output, hidden, query_width(), hidden_.data());
+  output.bias = w.output_bias;
+  gpu::linear_residual(on.handle(), output, hidden_.data());
+  mark(on, kernel_group::mlp_input);
+  gpu::linear_args gate_up = few_rows(hidden_.data(), rows, w.mlp_norm, w.gate_up, 2 * wide, hidden, gated_.data());
+  gate_up.y_stride = wide;
+  gpu::linear_swiglu(on.handle(), gate_up);
+  mark(on, kernel_group::mlp_output);
+  gpu::linear_residual(on.handle(), few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, hidden_.data()), hidden_.data());
+}
+
+// Leaves queries at stride query_width(), or with QK-norm, which takes a launch of its own, at qkv_width().
+void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
+  const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
+  gpu::linear_args qkv = few_rows(hidden_.data(), rows, w.attention_norm, w.qkv, qkv_width(), config_.hidden_size, qkv_.data());
+  qkv.bias = w.qkv_bias;
+  if (w.query_norm != nullptr) {
+    gpu::linear(on.handle(), qkv);
+    gpu::rope_kv_args turn = turning(w, rows, index);
+    turn.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
+    turn.overlaps = shape_.overlaps;
+    gpu::rope_and_kv_write(on.handle(), turn);
+    return;
+  }
+  qkv.y_stride = query_width();
+  gpu::linear_qkv(
+      on.handle(), qkv,
+      {config_.num_heads, {rows_.positions, rows_.row_tables, rows_.table_stride}, {cos_.as<float>(), sin_.as<float>()}, kv_of(index)});
+}
+
+const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
+  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, padded_vocab(config_),
+                                           config_.hidden_size, logits_.data()));
+  return logits_.as<float>();
+}
+
+} // namespace troupe

@@ -1,0 +1,305 @@
+#include "models/gpu_runner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "device/cuda/nvtx.hpp"
+
+namespace troupe {
+namespace {
+
+std::vector<cuda::event> timing_events(std::size_t count) {
+  std::vector<cuda::event> events;
+  for (std::size_t i = 0; i < count; ++i) events.emplace_back(cuda::event::timing::on);
+  return events;
+}
+
+// Batch sizes that get a graph: a step takes the next larger one.
+std::vector<std::int32_t> graph_sizes(std::int32_t most) {
+  std::vector<std::int32_t> sizes;
+  for (std::int32_t rows = 1; rows < most; rows = rows < 8 ? 2 * rows : rows < 64 ? rows + 8 : rows < 128 ? rows + 16 : rows + 32) {
+    sizes.push_back(rows);
+  }
+  sizes.push_back(most);
+  return sizes;
+}
+
+template <class T>
+std::span<const T> view(const std::vector<T>& values) {
+  return {values.data(), values.size()};
+}
+
+// The longest beginning whose copies do not depend on each other.
+std::size_t independent(std::span<const gpu::copied_block> copies) {
+  for (std::size_t i = 1; i < copies.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (copies[j].to == copies[i].from || copies[j].to == copies[i].to || copies[j].from == copies[i].to) return i;
+    }
+  }
+  return copies.size();
+}
+
+std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size); }
+
+} // namespace
+
+gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
+                       const cuda::stream_pool& streams)
+    : model_(model),
+      plan_(plan),
+      options_(options),
+      streams_(streams),
+      slots_(plan, memory, streams.compute),
+      uploads_(steps_in_flight, upload_bytes(plan), memory, options.asynchronous_copies ? streams.copy_in : streams.compute,
+               streams.compute),
+      downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
+                 options.asynchronous_copies ? streams.copy_out : streams.compute),
+      begun_(timing_events(steps_in_flight)) {
+  const std::size_t marks = 6 * static_cast<std::size_t>(model.config().num_layers) +
+                            2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
+  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
+  gpu_step spare; // padding rows have a sequence like all others, whose blocks are all the same one
+  spare.opened.push_back({slots_.spare(), {}});
+  spare.opened.back().sampling.temperature = 0;
+  for (std::int64_t i = 0; i < model.rows().table_stride; ++i) {
+    spare.tables.push_back({slots_.spare(), static_cast<std::int32_t>(i), plan.info.num_blocks});
+  }
+  run(spare, 0);
+  compute().synchronize();
+}
+
+void gpu_runner::capture() {
+  if (!options_.graphs) return;
+  std::vector<std::int32_t> sizes = graph_sizes(plan_.info.max_num_seqs);
+  for (const std::int32_t rows : sizes) {
+    gpu_step step;
+    pad(step, rows);
+    step.decode_rows = rows;
+    run(step, 0);
+    wait(0);
+  }
+  std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
+  for (const std::int32_t rows : sizes) {
+    gpu_batch batch;
+    batch.rows = batch.decode_rows = rows;
+    batch.block_tables = slots_.arrays().block_tables;
+    graphs_.emplace(rows, cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr); }));
+  }
+}
+
+// Adds rows of nobody's sequence until there are `rows`, each with a head.
+void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
+  for (std::int32_t row = count_of(step.rows.size()); row < rows; ++row) {
+    step.rows.push_back({slots_.spare(), 0, 0});
+    gpu::step_head head;
+    head.row = row;
+    head.sampling.slot = slots_.spare();
+    step.heads.push_back(head);
+  }
+}
+
+std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
+  const bool plain_decode = !step.rows.empty() && step.decode_rows == count_of(step.rows.size()) && step.heads.size() == step.rows.size();
+  if (!plain_decode) return 0;
+  const auto found = graphs_.lower_bound(step.decode_rows);
+  return found == graphs_.end() ? 0 : found->first;
+}
+
+void gpu_runner::settle() const {
+  if (!options_.asynchronous_copies) compute().synchronize();
+}
+
+struct gpu_runner::uploaded {
+  std::size_t opened_done = 0, tables_done = 0, biases_done = 0, suppressed_done = 0, copies_done = 0;
+  gpu::change_slots_args changes;
+  std::span<const gpu::copied_block> copies; // on the host, and the same on the device:
+  const gpu::copied_block* copies_at = nullptr;
+  gpu::prepare_rows_args rows;
+  const gpu::step_item* items = nullptr;
+  const gpu::counted_token* counted = nullptr;
+  gpu_batch batch;
+};
+
+// Puts as many changes as fit; true when none is left.
+bool gpu_runner::put_changes(const gpu_step& step, uploaded& at) {
+  bool all = true;
+  const auto next = [&](const auto& values, std::size_t& done) {
+    const auto part = view(values).subspan(done, std::min(values.size() - done, changes_per_upload));
+    done += part.size();
+    all = all && done == values.size();
+    return part;
+  };
+  at.changes = {};
+  at.changes.slots = slots_.arrays();
+  const auto opened = next(step.opened, at.opened_done);
+  at.changes.opened = uploads_.put(opened);
+  at.changes.opened_count = count_of(opened.size());
+  const auto tables = next(step.tables, at.tables_done);
+  at.changes.tables = uploads_.put(tables);
+  at.changes.table_count = count_of(tables.size());
+  const auto biases = next(step.biases, at.biases_done);
+  at.changes.biases = uploads_.put(biases);
+  at.changes.bias_count = count_of(biases.size());
+  const auto suppressed = next(step.suppressed, at.suppressed_done);
+  at.changes.suppressed = uploads_.put(suppressed);
+  at.changes.suppressed_count = count_of(suppressed.size());
+  at.copies = next(step.copies, at.copies_done);
+  at.copies_at = uploads_.put(at.copies);
+  return all;
+}
+
+void gpu_runner::apply_changes(const uploaded& at) {
+  gpu::change_slots(compute().handle(), at.changes);
+  for (std::size_t done = 0; done < at.copies.size();) {
+    const std::size_t count = independent(at.copies.subspan(done));
+    gpu::copy_blocks_args args;
+    args.data = model_.kv_data();
+    args.layer_bytes = model_.kv_layer_bytes();
+    args.block_bytes = args.layer_bytes / static_cast<std::size_t>(model_.shape().num_blocks);
+    args.layers = model_.config().num_layers;
+    args.pairs = at.copies_at + done;
+    args.pair_count = count_of(count);
+    gpu::copy_blocks(compute().handle(), args);
+    done += count;
+  }
+}
+
+gpu_tiles gpu_runner::put_tiles(const gpu_step& step, std::int32_t window) {
+  tiles_.clear();
+  if (!step.spans.empty()) {
+    gpu::split_prefill(view(step.spans), model_.config().num_heads, model_.config().num_kv_heads, window, tiles_);
+  }
+  return {uploads_.put(view(tiles_)), count_of(tiles_.size())};
+}
+
+void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
+  at.items = uploads_.put(view(step.items));
+  at.counted = uploads_.put(view(step.counted));
+  gpu::prepare_rows_args& rows = at.rows;
+  const gpu_model::row_arrays& out = model_.rows();
+  rows.slots = slots_.arrays();
+  rows.rows = uploads_.put(view(step.rows));
+  rows.row_count = count_of(step.rows.size());
+  rows.table_rows = step.decode_rows;
+  rows.heads = uploads_.put(view(step.heads));
+  rows.head_count = count_of(step.heads.size());
+  rows.block_size = plan_.info.block_size;
+  rows.tokens = out.tokens;
+  rows.positions = out.positions;
+  rows.tables = out.tables;
+  rows.row_tables = out.row_tables;
+  rows.head_rows = out.head_rows;
+  rows.head_inputs = slots_.head_inputs();
+  rows.sampling = slots_.sampling();
+  at.batch.rows = rows.row_count;
+  at.batch.decode_rows = step.decode_rows;
+  at.batch.block_tables = slots_.arrays().block_tables;
+  at.batch.tiles = put_tiles(step, 0);
+  if (model_.config().sliding_window) at.batch.sliding_tiles = put_tiles(step, *model_.config().sliding_window);
+}
+
+void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
+  for (const slot_id slot : step.forgotten) gpu::clear_history(compute().handle(), slots_.history(), plan_.info.vocab_size, slot);
+  if (!step.counted.empty()) {
+    gpu::count_tokens(compute().handle(), at.counted, count_of(step.counted.size()), slots_.history(), plan_.info.vocab_size);
+  }
+  if (!step.rows.empty()) gpu::prepare_rows(compute().handle(), at.rows);
+}
+
+void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer) {
+  model_.time_with(timer);
+  model_.forward(compute(), batch, after_layer_);
+  const bool whole = model_.fuses(batch) && heads == batch.rows && heads <= model_.shape().logits_rows; // each row has its head
+  const std::int32_t most = whole ? heads : model_.shape().logits_rows;
+  for (std::int32_t first = 0; first < heads; first += most) {
+    const std::int32_t count = std::min(heads - first, most);
+    mark(timer, kernel_group::head);
+    const float* const logits = whole ? model_.fused_logits(compute(), count) : model_.logits(compute(), first, count);
+    mark(timer, kernel_group::sampling);
+    sample(logits, first, count);
+  }
+}
+
+void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t count) {
+  const gpu::slot_arrays slots = slots_.arrays();
+  gpu::sampling_args args;
+  args.rows = count;
+  args.logits = logits;
+  args.stride = model_.logits_stride();
+  args.vocab = plan_.info.vocab_size;
+  args.row = slots_.sampling() + first;
+  args.slots = slots.sampling;
+  args.history = slots_.history();
+  args.biases = slots.biases;
+  args.bias_stride = gpu::most_biased_tokens;
+  args.suppressed = slots.suppressed;
+  args.suppressed_stride = gpu::most_biased_tokens;
+  args.inputs = slots_.head_inputs() + first;
+  args.sampled = slots_.sampled() + first;
+  args.best = slots_.best() + std::ptrdiff_t{first} * gpu::most_best_tokens;
+  args.overlaps = model_.shape().overlaps;
+  gpu::sample(compute().handle(), args);
+}
+
+std::vector<group_time> gpu_runner::kernel_times(std::size_t slot) const {
+  return timers_.empty() ? std::vector<group_time>() : timers_[slot].times();
+}
+
+void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
+  std::byte* const to = downloads_.device(slot);
+  gpu::keep_draws_args args;
+  args.slots = slots_.arrays();
+  args.items = at.items;
+  args.item_count = count_of(step.items.size());
+  args.head_count = layout.heads;
+  args.head_inputs = slots_.head_inputs();
+  args.sampled = slots_.sampled();
+  args.best = slots_.best();
+  args.results = reinterpret_cast<gpu::item_result*>(to);
+  args.kept = reinterpret_cast<gpu::sampled_token*>(to + layout.drawn);
+  args.kept_best = step.reports ? reinterpret_cast<scored_token*>(to + layout.best) : nullptr;
+  args.counted = slots_.counted();
+  args.spare_slot = slots_.spare();
+  gpu::keep_draws(compute().handle(), args);
+  if (step.verifies) {
+    gpu::count_tokens(compute().handle(), slots_.counted(), layout.heads, slots_.history(), plan_.info.vocab_size);
+  }
+}
+
+download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
+  const cuda::nvtx_range range("troupe step");
+  const download_layout layout(count_of(step.items.size()), count_of(step.heads.size()), step.reports);
+  const std::int32_t graph = graph_rows(step);
+  if (graph > 0) pad(step, graph);
+  kernel_timer* const timer = timers_.empty() ? nullptr : &timers_[slot];
+  if (timer != nullptr) timer->begin();
+  mark(timer, kernel_group::gathering);
+  uploaded at;
+  bool begun = false;
+  for (bool all = false; !all;) {
+    uploads_.begin();
+    all = put_changes(step, at);
+    if (all) put_rows(step, at);
+    uploads_.send();
+    if (!std::exchange(begun, true)) begun_[slot].record(compute()); // behind the wait for the upload, which is idle time
+    settle();
+    apply_changes(at);
+    if (all) prepare(step, at);
+    uploads_.used();
+  }
+  if (graph > 0) {
+    mark(timer, kernel_group::layers);
+    graphs_.at(graph).launch(compute());
+  } else if (!step.rows.empty()) {
+    run_layers(at.batch, at.rows.head_count, timer);
+  }
+  mark(timer, kernel_group::sampling); // what follows keeps the draws
+  keep(step, at, layout, slot);
+  if (timer != nullptr) timer->end(compute());
+  settle();
+  downloads_.fetch(slot, layout.end);
+  settle();
+  return layout;
+}
+
+} // namespace troupe

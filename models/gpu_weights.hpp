@@ -1,0 +1,50 @@
+// A model's weights on the device: one row-major copy of each matrix in bf16 or f16, in one block of memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "device/cuda/stream.hpp"
+#include "models/model.hpp"
+
+namespace troupe {
+
+// Device memory; null where the model has no such parameter. Queries and keys are in the order in which rotary pairs are halves of a head.
+struct gpu_layer_weights {
+  const void* attention_norm = nullptr; // [hidden]
+  const void* qkv = nullptr;            // [(heads + 2 kv_heads) * head_dim][hidden]: queries, keys, values
+  const void* qkv_bias = nullptr;       // likewise
+  const void* query_norm = nullptr;     // [head_dim]
+  const void* key_norm = nullptr;       // [head_dim]
+  const void* output = nullptr;         // [hidden][heads * head_dim]
+  const void* output_bias = nullptr;    // [hidden]
+  const void* mlp_norm = nullptr;       // [hidden]
+  const void* gate_up = nullptr;        // [2 * intermediate][hidden]: gates, then ups
+  const void* down = nullptr;           // [hidden][intermediate]
+};
+
+struct gpu_weights {
+  dtype type = dtype::bf16;        // of everything
+  const void* embedding = nullptr; // [vocab][hidden]
+  std::vector<gpu_layer_weights> layers;
+  const void* final_norm = nullptr; // [hidden]
+  const void* head = nullptr;       // [padded_vocab()][hidden], the last rows undefined; the embedding when tied
+};
+
+// Products give multiples of 8 outputs.
+constexpr std::int32_t padded_vocab(const model_config& config) { return (config.vocab_size + 7) / 8 * 8; }
+
+// What both functions below take.
+std::size_t gpu_weight_bytes(const model_config& config);
+
+// Widens or narrows every parameter into `memory` (gpu_weight_bytes() of the device, aligned to 256) and waits until it is there.
+// `threads` read the checkpoint, each through pinned memory of its own. Throws load_error for a value that `type` cannot hold.
+gpu_weights upload_weights(const model_weights& weights, dtype type, std::byte* memory, const cuda::stream& on, std::int32_t device,
+                           std::int32_t threads);
+
+// Random weights, made on the device: matrices of standard deviation 1 / sqrt(columns), norms about 1, biases about 0.
+gpu_weights make_dummy_gpu_weights(const model_config& config, dtype type, std::byte* memory, const cuda::stream& on, std::uint64_t seed);
+
+} // namespace troupe

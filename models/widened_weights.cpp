@@ -1,0 +1,41 @@
+#include "models/widened_weights.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "kernels/linear.hpp"
+
+namespace troupe {
+
+model_weights widened(const model_weights& weights, std::int32_t threads) {
+  model_weights out = weights;
+  std::vector<weight_view*> views{&out.embedding};
+  if (!out.config.tied_head) views.push_back(&out.head);
+  for (layer_weights& w : out.layers) views.insert(views.end(), {&w.query, &w.key, &w.value, &w.output, &w.gate, &w.up, &w.down});
+  auto matrices = std::make_shared<std::vector<std::vector<float>>>(views.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < views.size(); i = next++) {
+      weight_view& view = *views[i];
+      std::vector<float>& floats = (*matrices)[i];
+      floats.resize(static_cast<std::size_t>(view.rows * view.columns));
+      for (std::int64_t row = 0; row < view.rows; ++row) cpu::dequantise_row(view, row, floats.data() + row * view.columns);
+      view.type = dtype::f32;
+      view.data = reinterpret_cast<const std::byte*>(floats.data());
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (std::int32_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (out.config.tied_head) out.head = out.embedding;
+  out.total_bytes = 0;
+  for (const std::vector<float>& floats : *matrices) out.total_bytes += floats.size() * sizeof(float);
+  out.storage = std::move(matrices);
+  return out;
+}
+
+} // namespace troupe

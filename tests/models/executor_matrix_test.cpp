@@ -1,0 +1,169 @@
+// The real scheduler in front of the real executor, everything at once: prefix cache on and off, chunks of 1 to 1024 rows, pools that
+// force preemption, several choices, penalties, scores, and speculation of every kind. Every request's tokens and scores are those that it
+// gets alone, computed plainly.
+#include <deque>
+#include <map>
+#include <numeric>
+
+#include "models/drafting_executor.hpp"
+#include "scheduler/scheduler.hpp"
+#include "tests/models/executor_testing.hpp"
+
+namespace troupe {
+namespace {
+
+using test::part_of;
+using test::tokens;
+
+struct said {
+  tokens text;
+  std::vector<token_scores> scores;
+  friend bool operator==(const said&, const said&) = default;
+};
+
+struct served {
+  std::map<sequence_id, said> answers;
+  scheduler_stats stats;
+};
+
+step_result computed(step_executor& executor, const step_plan& plan) {
+  step_result result;
+  executor.submit(plan, [&](step_outcome o) {
+    if (const auto* failure = std::get_if<step_failure>(&o)) throw std::runtime_error(failure->reason);
+    result = std::get<step_result>(std::move(o));
+  });
+  return result;
+}
+
+served serve(step_executor& executor, scheduler_config config, const std::vector<sequence_request>& requests, std::mt19937& random) {
+  config.device = executor.info();
+  scheduler sched(config);
+  served out;
+  std::deque<step_result> results;
+  const auto turn = [&] {
+    while (const auto plan = sched.schedule(1)) results.push_back(computed(executor, *plan));
+    if (results.empty()) return false;
+    for (const sequence_update& u : sched.apply(results.front(), 2)) {
+      EXPECT_NE(u.finish, finish_reason::failed);
+      said& answer = out.answers[u.id];
+      answer.text.insert(answer.text.end(), u.tokens.begin(), u.tokens.end());
+      answer.scores.insert(answer.scores.end(), u.scores.begin(), u.scores.end());
+    }
+    results.pop_front();
+    return true;
+  };
+  for (const sequence_request& r : requests) {
+    EXPECT_FALSE(sched.add(r, 0));
+    for (auto turns = random() % 4; turns > 0; --turns) turn();
+  }
+  while (turn()) {
+  }
+  out.stats = sched.stats();
+  return out;
+}
+
+struct matrix {
+  explicit matrix(const char* name, std::uint32_t seed) : random(seed), weights(test::tiny_weights(name)) {
+    const auto prompts = test::expected_prompts(name);
+    text = prompts[3].tokens;
+    draft = test::tiny_weights(random() % 2 == 0 ? name : "llama3-gqa");
+  }
+
+  std::int32_t pick(std::int32_t low, std::int32_t high) { return std::uniform_int_distribution<std::int32_t>(low, high)(random); }
+  bool one_in(std::int32_t n) { return pick(1, n) == 1; }
+
+  // Parts of one text, some of them again and again, so that prefixes are shared and n-grams come back.
+  sequence_request request(std::uint64_t id) {
+    sequence_request r;
+    r.id = {id, 0};
+    r.arrival_ns = id;
+    r.prompt = part_of(text, 0, static_cast<std::size_t>(pick(1, 40)));
+    const tokens part = part_of(text, 3, static_cast<std::size_t>(pick(4, 9)));
+    for (std::int32_t again = pick(0, 4); again > 0; --again) r.prompt.insert(r.prompt.end(), part.begin(), part.end());
+    r.stop.max_tokens = pick(1, 24);
+    r.sampling.seed = random();
+    r.sampling.temperature = one_in(2) ? 0 : 0.7F;
+    if (one_in(4)) r.sampling.frequency_penalty = 1.0F;
+    if (one_in(5)) r.sampling.repetition_penalty = 1.3F;
+    if (one_in(4)) r.sampling.top_logprobs = 2;
+    if (one_in(4)) {
+      r.sampling.min_tokens = r.stop.min_tokens = pick(1, 12);
+      r.sampling.suppressed = r.stop.stop_token_ids = {text[5], text[6]};
+    }
+    return r;
+  }
+
+  cpu_executor_options options() {
+    cpu_executor_options o;
+    o.threads = 2;
+    o.block_size = 1 << pick(0, 4);
+    o.max_num_seqs = pick(1, 6);
+    o.max_batched_tokens = std::max(o.max_num_seqs, 1 << pick(0, 10));
+    o.num_blocks = (100 * pick(4, 14) / 4) / o.block_size + 1; // the longest needs 100 tokens
+    return o;
+  }
+
+  std::unique_ptr<step_executor> executor(draft_source source, const cpu_executor_options& o) const {
+    return source == draft_source::model ? make_drafting_cpu_executor(weights, draft, o) : make_cpu_executor(weights, o);
+  }
+
+  std::map<sequence_id, said> alone(const std::vector<sequence_request>& requests) {
+    cpu_executor_options o = test::small_options();
+    o.max_num_seqs = 1;
+    const auto executor = make_cpu_executor(weights, o);
+    scheduler_config config;
+    config.prefix_caching = false;
+    config.plans_in_flight = 1;
+    return serve(*executor, config, requests, random).answers;
+  }
+
+  std::mt19937 random;
+  std::shared_ptr<const model_weights> weights, draft;
+  tokens text;
+};
+
+class executor_matrix : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
+  std::uint64_t preemptions = 0, accepted[3] = {};
+  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+    matrix m(GetParam(), seed);
+    std::vector<sequence_request> requests;
+    for (std::uint64_t id = 1; id <= 8; ++id) {
+      requests.push_back(m.request(id));
+      if (!m.one_in(3)) continue;
+      requests.push_back(requests.back()); // a second choice
+      requests.back().id.index = 1;
+      requests.back().sampling.seed += 1;
+      requests.back().same_prompt_as = 0;
+    }
+    const auto expected = m.alone(requests);
+    for (const draft_source source : {draft_source::none, draft_source::ngram, draft_source::model}) {
+      const cpu_executor_options options = m.options();
+      scheduler_config config;
+      config.prefix_caching = !m.one_in(3);
+      config.plans_in_flight = m.pick(1, 3);
+      config.speculation = {source, m.pick(1, 9), m.one_in(4)};
+      const auto executor = m.executor(source, options);
+      const served all = serve(*executor, config, requests, m.random);
+      EXPECT_EQ(all.answers == expected, true) << "seed " << seed << ", source " << static_cast<int>(source) << ", chunks of "
+                                               << options.max_batched_tokens << ", blocks of " << options.block_size << ", cache "
+                                               << config.prefix_caching;
+      preemptions += all.stats.preemptions;
+      const auto& counts = all.stats.drafts.accepted;
+      accepted[static_cast<std::size_t>(source)] += std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_GT(accepted[1], 0);
+  EXPECT_GT(accepted[2], 500);
+}
+
+INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix, ::testing::ValuesIn(test::tiny_models), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+} // namespace
+} // namespace troupe
