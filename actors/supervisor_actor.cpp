@@ -43,7 +43,7 @@ std::string random_token() {
 }
 
 // Passes introductions on, and nothing else: what is published is as little as possible.
-registrar_actor::behavior_type run_registrar(ordered_actor<registrar_actor::base>* self, supervisor_actor supervisor) {
+registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supervisor_actor supervisor) {
   return {
       [=](device_ready& ready) { return self->delegate(supervisor, std::move(ready)); },
       [=](device_start_failed& failed) { return self->delegate(supervisor, std::move(failed)); },

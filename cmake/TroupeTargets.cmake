@@ -35,8 +35,7 @@ function(troupe_tests folder)
   target_compile_options(${folder}_tests PRIVATE ${TROUPE_WARNINGS})
   target_compile_definitions(${folder}_tests PRIVATE TROUPE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${folder}_tests PRIVATE troupe_${folder} ${ARGN} GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${folder}_tests DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT 300 ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
+  gtest_discover_tests(${folder}_tests DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
 endfunction()
 
 # troupe_gpu_tests(FOLDER SUBFOLDER): tests/FOLDER/SUBFOLDER in one program FOLDER_gpu_tests; its tests skip where there is no GPU.

@@ -22,5 +22,9 @@ if ! .cache/venv/bin/python -c "import openai, sys; sys.exit(openai.__version__ 
 fi
 for preset in "${presets[@]}"; do
   ./deploy/build.sh "$preset"
+  if [ "$preset" = tsan ]; then
+    LD_LIBRARY_PATH=$(./deploy/build_caf_for_tsan.sh)
+    export LD_LIBRARY_PATH
+  fi
   ctest --preset "$preset" --parallel "$(nproc)" "$@"
 done

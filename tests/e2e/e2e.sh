@@ -7,6 +7,8 @@ troupe=$1
 model=${TROUPE_TEST_MODEL:?must name a .gguf file; deploy/test.sh fetches one}
 python=${TROUPE_TEST_PYTHON:-../../.cache/venv/bin/python}
 
+TROUPE_SOAK_TOLERANCE_MIB=${TROUPE_SOAK_TOLERANCE_MIB:-64} # by which memory may grow
+
 serving() { python3 with_server.py "$troupe" "$model" --max-model-len 2048 "$@"; }
 
 case $2 in
@@ -18,8 +20,8 @@ case $2 in
   recovery) python3 recovery.py "$troupe" "$model" ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
-  soak) python3 soak.py "$troupe" "$model" --seconds 15 ;;
-  soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 ;;
+  soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
+  soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
   run) [ -n "$("$troupe" run "$model" "What is the capital of France? Answer in one sentence." --max-tokens 16 | grep Paris)" ] ;;
   simulate) python3 simulate.py "$troupe" "$model" ;;
   inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;

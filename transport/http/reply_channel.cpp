@@ -60,6 +60,7 @@ void reply_channel::append(std::string_view events) {
   if (unsent_ > unsent_limit_) {
     overflowed_ = true;
     events_ = {};
+    woken_ = false; // the last wake may have been left until a write is done, which now may never be
   } else {
     events_ += events;
     unsent_ += events.size();
@@ -106,6 +107,11 @@ void reply_channel::sent(std::size_t event_bytes) {
 bool reply_channel::has_ended() const {
   const std::lock_guard guard(lock_);
   return ended_;
+}
+
+bool reply_channel::has_overflowed() const {
+  const std::lock_guard guard(lock_);
+  return overflowed_;
 }
 
 } // namespace troupe::http

@@ -46,12 +46,13 @@ class reply_channel {
     bool failed = false; // ended by fail()
     bool overflowed = false;
   };
-  // `wake` is called under the channel's lock when there is something to take; it must only post.
+  // `wake` is called under the channel's lock when there is something to take, and once more at the overflow; it must only post.
   void attach(std::function<void()> wake);
   void detach();
   output take();
   void sent(std::size_t event_bytes);
   bool has_ended() const;
+  bool has_overflowed() const;
 
  private:
   void append(std::string_view events); // with the lock held

@@ -254,9 +254,13 @@ void http_session::refuse_broken_request() {
 
 // --- writing ---
 
-// Takes what the channel holds, once the bytes before it are written.
+// Takes what the channel holds, once the bytes before it are written. A client that reads nothing may never let that happen.
 void http_session::pump() {
-  if (writing_ || phase_ != phase::answering) return;
+  if (phase_ != phase::answering) return;
+  if (writing_) {
+    if (exchange_.channel->has_overflowed()) drop_slow_reader();
+    return;
+  }
   if (exchange_.answer_written) return end_exchange();
   auto out = exchange_.channel->take();
   if (out.overflowed) return drop_slow_reader();

@@ -1,5 +1,7 @@
 // Streams, clients that leave or do not read, drain and stop, over real sockets.
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "tests/tools/echo_handler.hpp"
 #include "tests/transport/http/server_fixture.hpp"
@@ -129,6 +131,23 @@ TEST_F(server_stream_test, a_slow_reader_is_dropped_and_its_request_cancelled) {
   EXPECT_TRUE(handler.wait_cancelled(taken.request.id));
   EXPECT_EQ(dropped, 1);
   EXPECT_TRUE(eventually([&] { return server->active_requests() == 0; }));
+}
+
+// Slowly enough that each event goes into a write of its own: one of them gets stuck, long before the channel is full.
+TEST_F(server_stream_test, a_reader_that_stops_while_a_write_is_under_way_is_dropped_too) {
+  options.limits.unsent_bytes = 64 << 10;
+  options.limits.write_timeout = std::chrono::minutes(5);
+  serve();
+  auto c = connect(4096);
+  c.send(client::request_text("POST", "/v1/chat/completions", chat_stream_body));
+  const auto taken = handler.wait_for();
+  const std::string text(256 << 10, 'x');
+  for (int i = 0; dropped == 0 && i < 2000; ++i) {
+    taken.sink->on_output(chunk(text));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(dropped, 1);
+  EXPECT_TRUE(handler.wait_cancelled(taken.request.id));
 }
 
 TEST_F(server_stream_test, a_reader_that_stands_still_is_dropped_after_the_write_timeout) {
