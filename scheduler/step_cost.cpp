@@ -6,7 +6,7 @@ namespace troupe {
 namespace {
 
 constexpr double kDecay = 63.0 / 64;
-constexpr double kDoubt = 2; // variance of the steps' sizes below which they tell little of the slope
+constexpr double kDoubt = 0.25; // variance of the steps' sizes below which they tell little of the slope
 
 } // namespace
 
