@@ -75,7 +75,7 @@ class decode_chain {
     inner_ = random(rows * static_cast<std::size_t>(m_.inner)), logits_ = random(rows * 2 * static_cast<std::size_t>(m_.vocab));
     table_ = random(static_cast<std::size_t>((context + 1) * m_.head_dim) * 4);
     splits_ = gpu::decode_attention_splits(batch, m_.heads, m_.kv_heads, context);
-    linear_workspace_ = zeros(gpu::linear_workspace(std::max(batch, 9), m_.inner) + 16);
+    linear_workspace_ = zeros(gpu::linear_workspace(batch, m_.hidden) + 16);
     std::vector<std::int32_t> places(static_cast<std::size_t>(batch), context - 1);
     places.resize(places.size() + static_cast<std::size_t>(blocks()));
     std::iota(places.begin() + batch, places.end(), 0);

@@ -2,8 +2,8 @@
 //
 // Eight pieces of 16 bytes a lane of both rows are under way all the time; a piece that was used asks for the one eight further on, which
 // may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done. The two blocks of a
-// multiprocessor leave room for no other: where the next kernel's lay beside them, they did not spread evenly. Where rows are few, two
-// warps share them, by groups of columns.
+// multiprocessor leave room for no other: with room beside them for the next kernel's, a chain took a third longer. Where W has few rows,
+// two warps share them, by groups of columns.
 #include <algorithm>
 
 #include "kernels/launch.cuh"

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cstdlib>
-
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
 
@@ -15,8 +12,7 @@ void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, c
   require(args.columns > 0 && args.columns % 8 == 0 && args.x_stride % 8 == 0, op, "columns and x_stride are multiples of 8");
   require(args.out_rows > 0 && args.columns < (1 << 20) && args.out_rows < (1 << 30), op, "the shape is out of range");
   if (gemv_takes(args)) return start_gemv<T>(on, args, outputs, epilogue);
-  static const int limit = std::getenv("STREAM_ROWS") != nullptr ? std::atoi(std::getenv("STREAM_ROWS")) : stream_rows;
-  if (args.rows <= limit) return start_stream<T>(on, args, outputs, epilogue);
+  if (args.rows <= stream_rows) return start_stream<T>(on, args, outputs, epilogue);
   require(args.workspace != nullptr || args.norm_weight == nullptr, op, "more than 8 rows with a norm need a workspace");
   start_wgmma<T>(on, args, outputs, epilogue);
 }

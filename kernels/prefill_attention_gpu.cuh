@@ -1,8 +1,8 @@
 // The kernel of prefill attention. A block stays on its multiprocessor and takes one (tile, KV head) after the other: a warp of the first
 // warpgroup brings queries, keys and values into shared memory by tensor copies, the other two warpgroups multiply. Each of these has 64
 // lines, a line being a row and one of the heads that share the KV head; keys are taken 128 positions at a time, the last ones first.
-// While the products of one 128 run, the softmax of the next is computed, and the two warpgroups take turns at starting products, so that
-// one's softmax falls into the other's products (Shah et al., FlashAttention-3, arXiv 2407.08608).
+// The two warpgroups take turns at starting products, so that one's softmax falls into the other's products (Shah et al., FlashAttention-3,
+// arXiv 2407.08608).
 #pragma once
 
 #include "kernels/launch.cuh"
@@ -99,15 +99,9 @@ __device__ __forceinline__ void gather(lines_state<HeadDim>& l, const std::uint1
 __device__ __forceinline__ void take_turn(std::int32_t warpgroup) { hopper::sync_threads(1 + warpgroup, warpgroups * 128); }
 __device__ __forceinline__ void pass_turn(std::int32_t warpgroup) { hopper::arrive_threads(2 - warpgroup, warpgroups * 128); }
 
-// The next step of keys and of values that a warpgroup takes.
-struct stage_places {
-  ring_place<key_stages> keys;
-  ring_place<value_stages> values;
-};
-
 // One warpgroup's share of an item. `at` moves on by the item's steps.
 template <class T, int HeadDim>
-__device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadDim>& shared, const item& it, stage_places& at,
+__device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadDim>& shared, const item& it, ring_place& at,
                                               std::uint32_t query_parity, std::int32_t warpgroup, T* output) {
   const std::int32_t lane = threadIdx.x % 32, first_line = threadIdx.x % 128 / 32 * 16 + lane / 4;
   const std::int32_t rows = min(s.rows, it.tile.rows - warpgroup * s.rows), first_position = it.tile.first_position + warpgroup * s.rows;
@@ -123,30 +117,20 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
 #pragma unroll
   for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] = 0;
 
-  const auto wait_for_keys = [&] { hopper::wait(shared.key_full[at.keys.stage], at.keys.parity); };
-  const auto wait_for_values = [&] { hopper::wait(shared.value_full[at.values.stage], at.values.parity); };
-  const auto release_keys = [&] {
-    if (lane == 0) hopper::arrive(shared.key_empty[at.keys.stage]);
-    at.keys.next();
-  };
-  const auto release_values = [&] {
-    if (lane == 0) hopper::arrive(shared.value_empty[at.values.stage]);
-    at.values.next();
+  const auto release = [&](std::uint64_t& barrier) {
+    if (lane == 0) hopper::arrive(barrier);
   };
   const auto pass_over = [&] {
     take_turn(warpgroup);
-    wait_for_keys();
-    release_keys();
-    wait_for_values();
-    release_values();
+    hopper::wait(shared.key_full[at.stage], at.parity);
+    release(shared.key_empty[at.stage]);
+    hopper::wait(shared.value_full[at.stage], at.parity);
+    release(shared.value_empty[at.stage]);
     pass_turn(warpgroup);
+    at.next();
   };
-  const auto soften_step = [&](std::int32_t step, float(&shrink)[2]) {
-    if (step * keys + keys - 1 > first_position || (s.window > 0 && step * keys <= first_position + rows - 1 - s.window))
-      mask(l, step * keys, s.window, lane);
-    soften(l, s.scale_log2, shrink);
-    // This wait stands between the softmax and the next wait for products: without a branch there, the compiler puts the latter first.
-    if (step > begin) wait_for_keys();
+  const auto needs_mask = [&](std::int32_t step) {
+    return step * keys + keys - 1 > first_position || (s.window > 0 && step * keys <= first_position + rows - 1 - s.window);
   };
 
   std::int32_t step = it.last - 1;
@@ -154,52 +138,58 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   hopper::wait(shared.query_full, query_parity);
   if (begin < end) {
     float shrink[2];
-    wait_for_keys();
+    hopper::wait(shared.key_full[at.stage], at.parity);
     take_turn(warpgroup);
     hopper::hold(l.scores);
     hopper::products_begin();
-    score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.keys.stage]);
+    score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
     hopper::products_commit();
     pass_turn(warpgroup);
     hopper::products_wait<0>();
     hopper::hold(l.scores);
-    release_keys();
-    soften_step(step, shrink);
+    release(shared.key_empty[at.stage]);
+    if (needs_mask(step)) mask(l, step * keys, s.window, lane);
+    soften(l, s.scale_log2, shrink);
     pack_weights<T>(l);
     for (--step; step >= begin; --step) {
+      ring_place values = at; // of the step before
+      at.next();
+      hopper::wait(shared.key_full[at.stage], at.parity);
       take_turn(warpgroup);
       hopper::hold(l.scores);
       hopper::hold(l.mix);
       hopper::products_begin();
-      score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.keys.stage]);
+      score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
       hopper::products_commit();
-      wait_for_values(); // of the step before
+      hopper::wait(shared.value_full[values.stage], values.parity);
       hopper::products_begin();
-      gather<T, HeadDim>(l, shared.value[at.values.stage]);
+      gather<T, HeadDim>(l, shared.value[values.stage]);
       hopper::products_commit();
       pass_turn(warpgroup);
       hopper::products_wait<1>();
       hopper::hold(l.scores);
-      release_keys();
-      soften_step(step, shrink);
+      release(shared.key_empty[at.stage]);
+      if (needs_mask(step)) mask(l, step * keys, s.window, lane);
+      soften(l, s.scale_log2, shrink);
       hopper::products_wait<0>();
       hopper::hold(l.mix);
-      release_values();
+      release(shared.value_empty[values.stage]);
       pack_weights<T>(l);
 #pragma unroll
       for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] *= shrink[i % 4 / 2];
     }
-    if (lane == 0) hopper::arrive(shared.query_empty);
-    wait_for_values();
+    release(shared.query_empty);
+    hopper::wait(shared.value_full[at.stage], at.parity);
     hopper::hold(l.mix);
     hopper::products_begin();
-    gather<T, HeadDim>(l, shared.value[at.values.stage]);
+    gather<T, HeadDim>(l, shared.value[at.stage]);
     hopper::products_commit();
     hopper::products_wait<0>();
     hopper::hold(l.mix);
-    release_values();
-  } else if (lane == 0) {
-    hopper::arrive(shared.query_empty);
+    release(shared.value_empty[at.stage]);
+    at.next();
+  } else {
+    release(shared.query_empty);
   }
   for (; step >= it.first; --step) pass_over();
 
@@ -227,9 +217,12 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
     hopper::barrier_init(shared.query_full, 1);
     hopper::barrier_init(shared.query_empty, warps);
     hopper::barrier_init(shared.torn_full, 1);
-    for (int i = 0; i < key_stages; ++i) hopper::barrier_init(shared.key_full[i], 1), hopper::barrier_init(shared.key_empty[i], warps);
-    for (int i = 0; i < value_stages; ++i)
-      hopper::barrier_init(shared.value_full[i], 1), hopper::barrier_init(shared.value_empty[i], warps);
+    for (int i = 0; i < stages; ++i) {
+      hopper::barrier_init(shared.key_full[i], 1);
+      hopper::barrier_init(shared.key_empty[i], warps);
+      hopper::barrier_init(shared.value_full[i], 1);
+      hopper::barrier_init(shared.value_empty[i], warps);
+    }
     hopper::publish_barriers();
     hopper::prefetch(s.query);
     hopper::prefetch(s.key);
@@ -244,7 +237,7 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
   } else {
     hopper::take_registers<product_registers>();
     const std::int32_t warpgroup = static_cast<std::int32_t>(threadIdx.x) / 128 - 1;
-    stage_places at;
+    ring_place at;
     std::uint32_t query_parity = 0;
     if (warpgroup == 1) pass_turn(warpgroup); // the first warpgroup begins
     for_each_item(s, [&](const item& it) {

@@ -6,11 +6,11 @@
 
 namespace troupe::gpu::prefill {
 
-constexpr int keys = 128;                       // positions that are taken at once
-constexpr int piece = 16;                       // positions that lie together in a block of the cache, whatever its size
-constexpr int key_stages = 2, value_stages = 3; // 128 positions each: what copies may be ahead; values are held longer than keys
-constexpr int lines = 64;                       // of a warpgroup
-constexpr int warpgroups = 2;                   // that multiply
+constexpr int keys = 128;     // positions that are taken at once
+constexpr int piece = 16;     // positions that lie together in a block of the cache, whatever its size
+constexpr int stages = 2;     // pieces of work that copies are ahead
+constexpr int lines = 64;     // of a warpgroup
+constexpr int warpgroups = 2; // that multiply
 constexpr int threads = (1 + warpgroups) * 128;
 constexpr int copy_registers = 40, product_registers = 232;
 constexpr float minus_infinity = -INFINITY;
@@ -32,19 +32,18 @@ struct shape {
 template <int HeadDim>
 struct alignas(1024) shared_state {
   std::uint16_t query[warpgroups][HeadDim / 64][lines][64];
-  std::uint16_t key[key_stages][keys / piece][HeadDim][piece];
-  std::uint16_t value[value_stages][HeadDim / 64][keys][64];
+  std::uint16_t key[stages][keys / piece][HeadDim][piece];
+  std::uint16_t value[stages][HeadDim / 64][keys][64];
   std::uint64_t query_full, query_empty, torn_full;
-  std::uint64_t key_full[key_stages], key_empty[key_stages], value_full[value_stages], value_empty[value_stages];
+  std::uint64_t key_full[stages], key_empty[stages], value_full[stages], value_empty[stages];
 };
 
 // Where a ring of barriers stands.
-template <int Stages>
 struct ring_place {
   std::int32_t stage = 0;
   std::uint32_t parity = 0;
   __device__ void next() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
+    if (++stage == stages) stage = 0, parity ^= 1;
   }
 };
 
@@ -87,54 +86,13 @@ __device__ __forceinline__ void clear_behind(std::uint16_t (&value)[HeadDim / 64
   __syncwarp();
 }
 
-// Where a lane of the copying warp finds its piece of a step: lane l sees to piece l % 8. Pieces that no row sees are asked for outside the
-// cache, and so arrive as zeros.
-struct piece_place {
-  std::int32_t part, inside; // keys of a head in a block; position in the block
-};
-__device__ __forceinline__ piece_place piece_at(const shape& s, const item& it, std::int32_t step, std::int32_t lane) {
-  const std::int32_t position = step * keys + lane % (keys / piece) * piece;
-  const bool there = position + piece > it.low && position < it.tile.end_position;
-  const std::int32_t* const table = s.tables + it.tile.table * s.table_stride;
-  return {there ? (table[position / s.block_size] * s.kv_heads + it.head) * 2 : -2, position % s.block_size};
-}
-
-// The copying warp. Keys go one step ahead of values, as they are used.
+// The copying warp. Pieces that no row sees arrive as zeros: they are asked for outside the cache.
 template <int HeadDim>
 __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t lane) {
   constexpr int panels = HeadDim / 64, pieces = keys / piece;
   constexpr std::uint32_t step_bytes = keys * HeadDim * 2;
-  const std::int32_t mine = lane % pieces, panel = lane / pieces;
-  ring_place<key_stages> keys_at;
-  ring_place<value_stages> values_at;
+  ring_place at;
   std::uint32_t query_parity = 0, torn_parity = 0;
-  const auto copy_keys = [&](const item& it, std::int32_t step) {
-    const piece_place from = piece_at(s, it, step, lane);
-    std::uint64_t& full = shared.key_full[keys_at.stage];
-    hopper::wait(shared.key_empty[keys_at.stage], keys_at.parity ^ 1);
-    if (lane == 0) hopper::arrive_expecting(full, step_bytes);
-    __syncwarp();
-    if (lane < pieces) hopper::load_box(shared.key[keys_at.stage][mine], s.key, full, from.inside, 0, from.part);
-    keys_at.next();
-  };
-  const auto copy_values = [&](const item& it, std::int32_t step) {
-    const piece_place from = piece_at(s, it, step, lane);
-    auto& values = shared.value[values_at.stage];
-    std::uint64_t& full = shared.value_full[values_at.stage];
-    const std::int32_t end = it.tile.end_position - step * keys; // within the step
-    const bool torn = end < keys && end % piece != 0;
-    std::uint64_t& arrival = torn ? shared.torn_full : full;
-    hopper::wait(shared.value_empty[values_at.stage], values_at.parity ^ 1);
-    if (lane == 0) hopper::arrive_expecting(arrival, step_bytes);
-    __syncwarp();
-    if (lane < panels * pieces) hopper::load_box(values[panel][mine * piece], s.value, arrival, panel * 64, from.inside, from.part + 1);
-    values_at.next();
-    if (!torn) return;
-    hopper::wait(shared.torn_full, torn_parity);
-    torn_parity ^= 1;
-    clear_behind<HeadDim>(values, end, lane);
-    if (lane == 0) hopper::arrive(full);
-  };
   for_each_item(s, [&](const item& it) {
     hopper::wait(shared.query_empty, query_parity ^ 1);
     query_parity ^= 1;
@@ -145,10 +103,31 @@ __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t
           hopper::load_box(shared.query[w][p], s.query, shared.query_full, p * 64, it.head * s.group, it.tile.first_row + w * s.rows);
       }
     }
-    copy_keys(it, it.last - 1);
-    for (std::int32_t step = it.last - 1; step >= it.first; --step) {
-      if (step > it.first) copy_keys(it, step - 1);
-      copy_values(it, step);
+    const std::int32_t* table = s.tables + it.tile.table * s.table_stride;
+    for (std::int32_t step = it.last - 1; step >= it.first; --step, at.next()) {
+      // Lane l sees to piece l % 8; for values to its panel l / 8 too.
+      const std::int32_t mine = lane % pieces, position = step * keys + mine * piece;
+      const bool there = position + piece > it.low && position < it.tile.end_position;
+      const std::int32_t place = there ? (table[position / s.block_size] * s.kv_heads + it.head) * 2 : -2, inside = position % s.block_size;
+      hopper::wait(shared.key_empty[at.stage], at.parity ^ 1);
+      if (lane == 0) hopper::arrive_expecting(shared.key_full[at.stage], step_bytes);
+      __syncwarp();
+      if (lane < pieces) hopper::load_box(shared.key[at.stage][mine], s.key, shared.key_full[at.stage], inside, 0, place);
+      hopper::wait(shared.value_empty[at.stage], at.parity ^ 1);
+      const std::int32_t end = it.tile.end_position - step * keys; // within the step
+      const bool torn = end < keys && end % piece != 0;
+      std::uint64_t& arrival = torn ? shared.torn_full : shared.value_full[at.stage];
+      if (lane == 0) hopper::arrive_expecting(arrival, step_bytes);
+      __syncwarp();
+      if (lane < panels * pieces) {
+        const std::int32_t panel = lane / pieces;
+        hopper::load_box(shared.value[at.stage][panel][mine * piece], s.value, arrival, panel * 64, inside, place + 1);
+      }
+      if (!torn) continue;
+      hopper::wait(shared.torn_full, torn_parity);
+      torn_parity ^= 1;
+      clear_behind<HeadDim>(shared.value[at.stage], end, lane);
+      if (lane == 0) hopper::arrive(shared.value_full[at.stage]);
     }
   });
 }

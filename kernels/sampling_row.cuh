@@ -136,7 +136,7 @@ class row {
     std::int32_t done = 0;
     if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
       done = count_ / 4 * 4;
-#pragma unroll 8
+#pragma unroll 4
       for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4) {
         const float4 x = *reinterpret_cast<const float4*>(from + i);
         *reinterpret_cast<float4*>(logits_ + i) = x;

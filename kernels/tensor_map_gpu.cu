@@ -1,7 +1,6 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "core/error.hpp"
@@ -38,7 +37,7 @@ CUtensorMap encode(dtype type, const void* data, const tiling<Rank>& t) {
   for (cuuint32_t& step : steps) step = 1;
   const CUresult status = encoder()(&map, type == dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, Rank,
                                     const_cast<void*>(data), t.extents, t.strides, t.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                    CU_TENSOR_MAP_SWIZZLE_128B, std::getenv("WG_PROMO") != nullptr ? static_cast<CUtensorMapL2promotion>(std::atoi(std::getenv("WG_PROMO"))) : CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) throw device_error("cuTensorMapEncodeTiled failed with " + std::to_string(static_cast<int>(status)));
   return map;
 }

@@ -40,14 +40,13 @@ void ngram_index::extend(const token_view& history, std::int32_t most, std::int3
   for (std::size_t i = 0; i < kLengths.size() && !match_; ++i) match_ = find(history, kLengths[i], followers_[i]);
 }
 
-std::vector<token_id> ngram_index::propose(const token_view& history, std::int32_t count) const {
-  std::vector<token_id> drafts;
-  if (!match_) return drafts;
+void ngram_index::propose(const token_view& history, std::int32_t count, std::vector<token_id>& drafts) const {
+  if (!match_) return;
+  const std::size_t before = drafts.size();
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t p = match_->follower + i;
-    drafts.push_back(p < history.size() ? history[p] : drafts[static_cast<std::size_t>(p - history.size())]);
+    drafts.push_back(p < history.size() ? history[p] : drafts[before + static_cast<std::size_t>(p - history.size())]);
   }
-  return drafts;
 }
 
 } // namespace troupe

@@ -20,8 +20,9 @@ class ngram_index {
   // The end of `history` stood somewhere before (as of the last extend, which must have reached the end).
   bool matches() const { return match_.has_value(); }
   bool matches_long() const { return match_ && match_->length == kLengths.front(); }
-  // The `count` tokens that followed there; where that runs into the end of `history`, it goes on with itself. Empty without a match.
-  std::vector<token_id> propose(const token_view& history, std::int32_t count) const;
+  // Appends the `count` tokens that followed there; where that runs into the end of `history`, it goes on with itself. Nothing without a
+  // match.
+  void propose(const token_view& history, std::int32_t count, std::vector<token_id>& drafts) const;
 
  private:
   static constexpr std::array<std::int32_t, 2> kLengths{4, 2}; // the longer match is the better one

@@ -187,8 +187,11 @@ void planner::verify(std::size_t index, sequence_state& s, std::vector<token_id>
   if (!guesses) count = std::min(count, static_cast<std::int32_t>(s.proposals.size()));
   count = room_for_drafts(s, std::min(count, budget_));
   if (count == 0) return;
-  std::vector<token_id> mine = guesses ? s.ngrams.propose(s.tokens(), count) : s.proposals;
-  drafts.insert(drafts.end(), mine.begin(), mine.begin() + count);
+  if (guesses) {
+    s.ngrams.propose(s.tokens(), count, drafts);
+  } else {
+    drafts.insert(drafts.end(), s.proposals.begin(), s.proposals.begin() + count);
+  }
   plan_.items[index].kind = work_kind::verify;
   plan_.items[index].token_count = record_.rows[index].token_count = 1 + count;
   record_.rows[index].drafts = count;

@@ -12,6 +12,7 @@ constexpr double kDecay = 63.0 / 64;
 constexpr std::int32_t kPlainAtFirst = 4; // steps
 constexpr std::int32_t kPlainEvery = 64;
 constexpr std::int32_t kTrial = 16;
+constexpr double kFreeRows = 64; // what reading the weights costs, in rows: little enough for a first try even in a large batch
 constexpr std::int32_t kShortestPause = 64, kLongestPause = 4096;
 
 std::size_t index_of(std::int32_t place) { return std::min(static_cast<std::size_t>(place), draft_counts::kPlaces - 1); }
@@ -52,7 +53,7 @@ bool speculation::on() const {
 }
 
 void speculation::set_price(std::int64_t draws, std::int64_t rows) {
-  const auto cost = rows_.line();
+  const auto cost = rows_.line_near(kFreeRows);
   if (!measured_ || !cost) return;
   const double step = cost->per_step_ns + cost->per_token_ns * static_cast<double>(rows);
   price_ = step > 0 ? cost->per_token_ns * static_cast<double>(draws) / step : 0;

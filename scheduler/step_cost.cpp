@@ -6,6 +6,7 @@ namespace troupe {
 namespace {
 
 constexpr double kDecay = 63.0 / 64;
+constexpr double kDoubt = 0.25; // variance of the steps' sizes below which they tell little of the slope
 
 } // namespace
 
@@ -32,6 +33,16 @@ std::optional<step_line> step_cost::line() const {
     per_token = std::clamp((count_ * tokens_ns_ - tokens_ * ns_) / spread, 0.0, ns_ / tokens_); // at the upper end, a is 0
   }
   return step_line{(ns_ - per_token * tokens_) / count_, per_token};
+}
+
+std::optional<step_line> step_cost::line_near(double free_tokens) const {
+  if (count_ == 0) return std::nullopt;
+  const double tokens = tokens_ / count_, ns = ns_ / count_;
+  const double variance = std::max(tokens_squared_ / count_ - tokens * tokens, 0.0);
+  const double covariance = tokens_ns_ / count_ - tokens * ns;
+  const double expected = ns / (tokens + free_tokens);
+  const double per_token = std::clamp((covariance + kDoubt * expected) / (variance + kDoubt), 0.0, ns / tokens);
+  return step_line{ns - per_token * tokens, per_token};
 }
 
 std::optional<std::uint64_t> step_cost::predict_ns(std::int64_t tokens, std::int64_t budget) const {

@@ -17,6 +17,9 @@ class step_cost {
   void observe(std::int64_t tokens, std::uint64_t ns);
   // None before the first observation.
   std::optional<step_line> line() const;
+  // Where steps were nearly of one size, chance decides the slope of a line; this one leans towards steps that cost as much before their
+  // first token as `free_tokens` tokens do, the more the less their sizes differ.
+  std::optional<step_line> line_near(double free_tokens) const;
   // Of `tokens` tokens in steps of at most `budget`; none before the first observation.
   std::optional<std::uint64_t> predict_ns(std::int64_t tokens, std::int64_t budget) const;
 

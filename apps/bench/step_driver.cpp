@@ -41,6 +41,18 @@ driven_run step_driver::run(const std::vector<std::vector<token_id>>& prompts, c
   run.finished_ns.assign(prompts.size(), 0);
   run.outputs.resize(prompts.size());
   run.begin_ns = now_ns();
+  try {
+    drive(prompts, options, run);
+  } catch (...) { // a later run finds nothing of this one
+    drop_requests(prompts.size());
+    first_id_ += prompts.size();
+    throw;
+  }
+  first_id_ += prompts.size();
+  return run;
+}
+
+void step_driver::drive(const std::vector<std::vector<token_id>>& prompts, const run_options& options, driven_run& run) {
   admit(prompts, options);
   const auto all = static_cast<std::int64_t>(prompts.size());
   std::int32_t full_steps = 0;
@@ -52,8 +64,6 @@ driven_run step_driver::run(const std::vector<std::vector<token_id>>& prompts, c
     full_steps += last.decode_rows == all && last.prefill_tokens == 0 ? 1 : 0;
     if (open_ > 0 && options.stop_after && full_steps >= *options.stop_after) drop_requests(prompts.size());
   }
-  first_id_ += prompts.size();
-  return run;
 }
 
 void step_driver::admit(const std::vector<std::vector<token_id>>& prompts, const run_options& options) {
@@ -64,11 +74,7 @@ void step_driver::admit(const std::vector<std::vector<token_id>>& prompts, const
     request.sampling.temperature = 0;
     request.stop.max_tokens = options.output_tokens;
     request.arrival_ns = now_ns();
-    if (const auto refused = scheduler_.add(std::move(request), now_ns())) {
-      open_ = i;
-      drop_requests(i);
-      throw std::runtime_error(refused->message);
-    }
+    if (const auto refused = scheduler_.add(std::move(request), now_ns())) throw std::runtime_error(refused->message);
   }
   open_ = prompts.size();
 }

@@ -64,6 +64,7 @@ class step_driver {
     telemetry::step_record record;
   };
 
+  void drive(const std::vector<std::vector<token_id>>& prompts, const run_options& options, driven_run& run);
   void admit(const std::vector<std::vector<token_id>>& prompts, const run_options& options);
   void plan_ahead(std::int32_t plans_in_flight);
   arrival await();

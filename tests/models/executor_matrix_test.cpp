@@ -126,7 +126,7 @@ class executor_matrix : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
   std::uint64_t preemptions = 0, accepted[3] = {};
-  for (std::uint32_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     matrix m(GetParam(), seed);
     std::vector<sequence_request> requests;
     for (std::uint64_t id = 1; id <= 8; ++id) {
@@ -156,7 +156,7 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
   }
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(accepted[1], 0);
-  EXPECT_GT(accepted[2], 500);
+  EXPECT_GT(accepted[2], 200);
 }
 
 INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix, ::testing::ValuesIn(test::tiny_models), [](const auto& tested) {
