@@ -39,7 +39,7 @@ def number(x, pattern="{:.2f}"):
 
 
 def times(x):
-    return "-" if x is None else f"{x:.2f} x"
+    return "-" if x is None else f"{x:.3f} x"
 
 
 def percent(x, digits=1):
