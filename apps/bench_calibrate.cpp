@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
 #include "apps/engine.hpp"
 #include "simulation/device_table.hpp"
@@ -172,7 +173,10 @@ void print(const char* what, const simulation::cost_grid& g) {
   }
 }
 
-int calibrate(const options& o) {
+int calibrate(options o) {
+  if (o.engine.device == "auto") o.engine.device = "cpu";
+  if (o.engine.device != "cpu") throw std::invalid_argument("--device: bench calibrate measures the CPU device");
+  refuse_speculation(o.engine);
   const auto source = open_source(o.engine);
   const auto executor = make_executor_factory(o.engine, source, nullptr, load_text_side(*source).tokens->vocab_size())();
   auto table = measure(*executor, o.budget_s);

@@ -7,6 +7,7 @@
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 
 #include "apps/device_choice.hpp"
@@ -74,17 +75,18 @@ std::string device_kind(const engine_options& options, const checkpoint& source)
   return choose_device(options, source.config()).gpu ? "cuda" : "cpu";
 }
 
-bench::machine_info machine_of(const std::string& device) {
+bench::machine_info machine_of(const std::string& device, std::int32_t gpu_number) {
   bench::machine_info machine = bench::read_machine();
 #ifdef TROUPE_HAVE_CUDA
   if (device == "cuda") {
-    const cuda::device_info gpu = cuda::describe_device(0);
+    const cuda::device_info gpu = cuda::describe_device(gpu_number);
     machine.gpu = gpu.name;
     machine.cuda = gpu.runtime_version;
     machine.driver = bench::read_driver_version();
   }
 #else
   static_cast<void>(device);
+  static_cast<void>(gpu_number);
 #endif
   return machine;
 }
@@ -96,8 +98,9 @@ bench::model_cost cost_of(const engine_options& options, const checkpoint& sourc
 
 value_object begin_result(const std::string& kind, const engine_options& options, const checkpoint& source,
                           const bench::rate_ceilings& ceilings) {
-  const std::string device = device_kind(options, source);
-  value_object out = bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device, machine_of(device), ceilings});
+  const std::optional<std::int32_t> gpu = choose_device(options, source.config()).gpu;
+  const std::string device = gpu ? "cuda" : "cpu";
+  value_object out = bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device, machine_of(device, gpu.value_or(0)), ceilings});
   out.set("model", model_json(options, source, cost_of(options, source)));
   return out;
 }

@@ -24,7 +24,7 @@ std::string device_kind(const engine_options& options, const checkpoint& source)
 // Best rates of that device, measured now. What fails is logged and leaves them unknown: the figures beside them are not lost.
 bench::rate_ceilings measure_ceilings(const engine_options& options, const checkpoint& source);
 // The machine, with the first GPU for "cuda".
-bench::machine_info machine_of(const std::string& device);
+bench::machine_info machine_of(const std::string& device, std::int32_t gpu_number = 0);
 
 // What a step on the device that `options` name must move.
 bench::model_cost cost_of(const engine_options& options, const checkpoint& source);

@@ -134,6 +134,10 @@ std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options
   if (options.draft_model.empty()) return nullptr;
   auto draft = open_model(options, options.draft_model);
   check_same_vocabulary(options.draft_model.string(), *load_tokens(*draft), tokens);
+  if (draft->config().vocab_size < tokens.vocab_size()) {
+    throw load_error(options.draft_model.string() + ": scores " + std::to_string(draft->config().vocab_size) + " ids, the tokenizer has " +
+                     std::to_string(tokens.vocab_size()));
+  }
   return draft;
 }
 
@@ -165,14 +169,21 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
   struct shared_weights {
     std::mutex guard;
     std::shared_ptr<const model_weights> target, draft;
+    std::optional<std::int32_t> gpu_blocks; // of the first device: one that replaces it must have as many, whatever memory is free then
   };
   auto shared = std::make_shared<shared_weights>();
   return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, shared] {
     const device_choice device = choose_device(options, source->config());
     spdlog::info("{}", device.reason);
-    if (device.gpu) return make_executor_on_gpu(*device.gpu, options, *source, draft.get(), tokenizer_vocab);
-    check_batch(options);
     std::lock_guard lock(shared->guard);
+    if (device.gpu) {
+      engine_options now = options;
+      if (shared->gpu_blocks) now.num_kv_blocks = shared->gpu_blocks;
+      auto executor = make_executor_on_gpu(*device.gpu, now, *source, draft.get(), tokenizer_vocab);
+      shared->gpu_blocks = executor->info().num_blocks;
+      return executor;
+    }
+    check_batch(options);
     if (!shared->target) shared->target = load_weights(options, *source);
     if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab));
     if (!shared->draft) shared->draft = load_weights(options, *draft);

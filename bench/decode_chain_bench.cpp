@@ -1,4 +1,4 @@
-// Times the GPU part of a decode step without an executor: the layers' five launches each and the head, in one graph, over random weights.
+// Times the GPU part of a decode step without an executor: the layers' five ops each and the head, in one graph, over random weights.
 // Prints milliseconds and the ratio to the floor: bytes of weights and KV cache over the read bandwidth measured just before. Then the same
 // without overlapping launches, and with one op left out at a time: what the step gains by that is the op's share.
 // Usage: decode_chain_bench [8b|1b [CONTEXT [BATCH ...]]]; default 8b 1024 1 8 32 128.

@@ -6,7 +6,7 @@
 namespace troupe::gpu {
 
 constexpr std::int32_t gemv_rows = 2;   // most rows of the path without matrix units
-constexpr std::int32_t stream_rows = 8; // most rows of the register path
+constexpr std::int32_t stream_rows = 8; // most rows of the path that takes W through shared memory for a warp's matrix instruction
 constexpr std::int32_t tile_rows = 128; // most rows of the warp-group path
 
 // `pairs`: how many pairs of output rows there are; `distance`: see linear_epilogues.cuh.

@@ -30,8 +30,9 @@ void draft_slots::follow(const step_plan& plan, const step_result& result) {
   for (draft_slot& slot : slots_) slot.due = slot.wanted = 0;
   const token_id* tokens = plan.tokens.data();
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    take_item(plan.items[i], result.outputs[i], tokens);
-    tokens += tokens_of(plan.items[i], (*this)[plan.items[i].slot].prompt_tokens);
+    const token_id* const mine = tokens;
+    tokens += tokens_of(plan.items[i], (*this)[plan.items[i].slot].prompt_tokens); // before a fault forgets the slot
+    take_item(plan.items[i], result.outputs[i], mine);
   }
 }
 

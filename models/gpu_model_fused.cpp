@@ -1,4 +1,4 @@
-// The fused chain of decode steps: rmsnorm, products and what stands behind them in one launch each.
+// The fused chain of decode steps: the norm, a product and what stands behind it are one op each.
 #include "kernels/elementwise_gpu.hpp"
 #include "models/gpu_model.hpp"
 

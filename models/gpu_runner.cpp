@@ -74,7 +74,6 @@ void gpu_runner::capture() {
   for (const std::int32_t rows : sizes) {
     gpu_step step;
     pad(step, rows);
-    step.decode_rows = rows;
     run(step, 0);
     wait(0);
   }
@@ -87,7 +86,7 @@ void gpu_runner::capture() {
   }
 }
 
-// Adds rows of nobody's sequence until there are `rows`, each with a head.
+// Adds rows of nobody's sequence until there are `rows`, each with a head. They are decode rows too: their block table must be the spare one's.
 void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
   for (std::int32_t row = count_of(step.rows.size()); row < rows; ++row) {
     step.rows.push_back({slots_.spare(), 0, 0});
@@ -96,6 +95,7 @@ void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
     head.sampling.slot = slots_.spare();
     step.heads.push_back(head);
   }
+  step.decode_rows = rows;
 }
 
 std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {

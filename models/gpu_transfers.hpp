@@ -53,7 +53,6 @@ class download_ring {
   download_ring(std::size_t slots, std::size_t bytes, cuda::caching_allocator& memory, const cuda::stream& work,
                 const cuda::stream& copies);
 
-  std::size_t slots() const { return slots_; }
   // Device memory of `slot`, once its last copy is done, from the work stream's point of view.
   std::byte* device(std::size_t slot);
   // Copies the first `bytes` when the work so far is done.

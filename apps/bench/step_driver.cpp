@@ -45,6 +45,7 @@ driven_run step_driver::run(const std::vector<std::vector<token_id>>& prompts, c
     drive(prompts, options, run);
   } catch (...) { // a later run finds nothing of this one
     drop_requests(prompts.size());
+    drop_plans();
     first_id_ += prompts.size();
     throw;
   }
@@ -141,6 +142,17 @@ void step_driver::absorb(driven_run& run, arrival done) {
 void step_driver::drop_requests(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) scheduler_.remove({first_id_ + i, 0});
   open_ = 0;
+}
+
+// Those that are out, with their results; the device begins anew with the next epoch.
+void step_driver::drop_plans() {
+  {
+    std::unique_lock lock(guard_);
+    arrived_.wait_for(lock, kPatience, [&] { return arrivals_.size() >= flying_.size(); });
+    arrivals_.clear();
+    flying_.clear();
+  }
+  scheduler_.device_lost(now_ns(), loss_cause::killed);
 }
 
 std::vector<decode_interval> decode_intervals(const driven_run& run, std::int64_t rows, std::size_t warmup) {

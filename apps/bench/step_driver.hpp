@@ -70,6 +70,7 @@ class step_driver {
   arrival await();
   void absorb(driven_run& run, arrival done);
   void drop_requests(std::size_t count);
+  void drop_plans();
 
   step_executor& executor_;
   telemetry::timeline& timeline_;

@@ -22,7 +22,6 @@ namespace troupe::cpu::detail {
 inline constexpr int quant_panel_rows = 16;
 inline constexpr int plain_panel_rows = 32;
 inline constexpr int activation_bytes_per_row = 52; // per 32 columns
-inline constexpr int max_tile_rows = 8;
 inline constexpr int tile_sizes = 4; // 1, 2, 4, 8
 inline constexpr int dtype_count = 15;
 

@@ -115,6 +115,30 @@ TEST_F(gpu_executor_test, draws_do_not_depend_on_slot_blocks_or_the_order_of_row
   EXPECT_EQ(all(99, true), right);
 }
 
+// Seven rows take the graph of eight; the eighth row's place belonged to a sequence that is still there.
+TEST_F(gpu_executor_test, rows_that_fill_a_graph_touch_no_sequence) {
+  const auto best_of_last = [&](bool first_leaves) {
+    const auto executor = make();
+    plan_writer writer(*executor);
+    for (slot_id slot = 0; slot < 8; ++slot) {
+      sampling_params params = forced(500 + slot);
+      params.top_logprobs = 1;
+      writer.open(slot, 5, params, 32);
+      writer.prefill(slot, 0, random_tokens(5, 100 + static_cast<std::uint32_t>(slot)), true);
+    }
+    std::vector<float> best;
+    for (std::int32_t step = 0; step < 12; ++step) {
+      best.push_back(writer.run().back().scores.at(0).top.at(0).logprob);
+      const bool left = first_leaves && step >= 2;
+      if (first_leaves && step == 2) writer.close(0);
+      for (slot_id slot = left ? 1 : 0; slot < 8; ++slot) writer.decode(slot, 5 + step);
+    }
+    return best;
+  };
+  const std::vector<float> right = best_of_last(false), got = best_of_last(true);
+  for (std::size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(got[i], right[i], 5e-3F) << "step " << i;
+}
+
 TEST_F(gpu_executor_test, sequences_have_the_same_logprobs_alone_and_beside_many) {
   constexpr slot_id many = 48; // beyond what the fused chain takes
   constexpr std::int32_t steps = 6;
