@@ -94,10 +94,6 @@ void trace_file::phase_mark(std::uint64_t id, std::string_view name, std::uint64
 
 void trace_file::mark(std::string_view name, std::uint64_t at_ns) { add("\"ph\":\"i\",\"s\":\"p\",\"tid\":0", name, at_ns, {}, {}); }
 
-void trace_file::counter(std::string_view name, std::uint64_t at_ns, std::int64_t number) {
-  add("\"ph\":\"C\"", name, at_ns, {}, {{"value", number}});
-}
-
 void trace_file::add(std::string_view head, std::string_view name, std::uint64_t at_ns, std::string_view rest, arguments args) {
   std::string event = "{";
   event += head;

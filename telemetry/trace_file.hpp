@@ -48,7 +48,6 @@ class trace_file {
   void phase_mark(std::uint64_t id, std::string_view name, std::uint64_t at_ns);
   // Something that concerns the whole process.
   void mark(std::string_view name, std::uint64_t at_ns);
-  void counter(std::string_view name, std::uint64_t at_ns, std::int64_t number);
 
   std::uint64_t dropped() const;
   std::uint64_t written() const; // events
