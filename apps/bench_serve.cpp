@@ -4,16 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 
 #include "apps/bench/arrivals.hpp"
 #include "apps/bench/report.hpp"
+#include "apps/load_flags.hpp"
 #include "core/json.hpp"
 
 namespace troupe::apps {
@@ -169,22 +169,6 @@ struct raw_options {
   bool stop_at_eos = false;
 };
 
-double parse_rate(const std::string& text) {
-  if (text == "inf") return std::numeric_limits<double>::infinity();
-  double rate = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), rate);
-  if (failure != std::errc{} || end != text.data() + text.size() || !(rate >= 1e-6 && rate <= 1e9)) {
-    throw CLI::ValidationError("--request-rate", "a number of requests a second or 'inf' is wanted");
-  }
-  return rate;
-}
-
-bench::length_range range_option(const char* name, const std::string& text) {
-  const auto range = bench::parse_range(text);
-  if (!range) throw CLI::ValidationError(name, "a length such as 128, or a range such as 64:256, is wanted");
-  return *range;
-}
-
 bench_serve_options finish(const raw_options& raw) {
   auto out = raw.parsed;
   const auto url = bench::parse_url(raw.url);
@@ -193,8 +177,8 @@ bench_serve_options finish(const raw_options& raw) {
   out.connection.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(raw.timeout * 1e3));
   out.request_rate = parse_rate(raw.rate);
   out.workload.target = raw.endpoint == "chat" ? bench::endpoint::chat : bench::endpoint::completions;
-  out.workload.input = range_option("--input-len", raw.input);
-  out.workload.output = range_option("--output-len", raw.output);
+  out.workload.input = parse_lengths("--input-len", raw.input);
+  out.workload.output = parse_lengths("--output-len", raw.output);
   out.workload.ignore_eos = !raw.stop_at_eos;
   const auto objectives = bench::parse_objectives(raw.goodput);
   if (!objectives.failure.empty()) throw CLI::ValidationError("--goodput", objectives.failure);

@@ -1,7 +1,7 @@
 // `troupe bench throughput`: the whole serving side in this process under a load of token ids, without HTTP.
 #include <CLI/CLI.hpp>
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "apps/bench/text.hpp"
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
+#include "apps/load_flags.hpp"
 #include "apps/tracing.hpp"
 
 namespace troupe::apps {
@@ -26,22 +27,6 @@ struct throughput_command {
   std::string json_file;
   std::string trace_file;
 };
-
-double parse_rate(const std::string& text) {
-  if (text == "inf") return std::numeric_limits<double>::infinity();
-  double rate = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), rate);
-  if (failure != std::errc{} || end != text.data() + text.size() || !(rate >= 1e-6 && rate <= 1e9)) {
-    throw CLI::ValidationError("--request-rate", "a number of requests a second or 'inf' is wanted");
-  }
-  return rate;
-}
-
-bench::length_range parse_lengths(const char* flag, const std::string& text) {
-  const auto range = bench::parse_range(text);
-  if (!range) throw CLI::ValidationError(flag, "a length such as 128, or a range such as 64:256, is wanted");
-  return *range;
-}
 
 value workload_json(const throughput_command& o) {
   const bench::generation_options& load = o.load;
