@@ -27,12 +27,15 @@ UNITS = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "nsecond": 1, "ns"
          "%": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
+USES = (("qkv_epilogue", "q, k, v"), ("swiglu_epilogue", "gate and up"), (", float>", "head"), ("store_epilogue", "output and down"))
+
+
 def short(name):
-    """A kernel's own name and what tells its uses apart, out of a demangled one."""
-    base = re.sub(r"\(.*", "", name.replace("(anonymous namespace)::", "").replace("<unnamed>::", ""))
+    """A kernel's own name out of a demangled one, and which products it computed."""
+    base = re.sub(r"\(.*", "", re.sub(r"\(anonymous namespace\)::|<?unnamed>::", "", name))
     plain = re.sub(r"<.*", "", re.sub(r"^void ", "", base)).split("::")[-1]
-    use = re.search(r"(qkv|swiglu|residual|to_f32|plain)\w*epilogue|epilogue\w*::(\w+)", base)
-    return f"{plain} {use.group(1) or use.group(2)}" if use else plain
+    use = next((f": {what}" for key, what in USES if key in base), "") if "_epilogue" in base else ""
+    return plain + use
 
 
 def kernels_of(text):
@@ -60,10 +63,10 @@ def one_step(kernels):
 def measure(o, batch):
     with tempfile.TemporaryDirectory() as folder:
         result = pathlib.Path(folder) / "result.json"
-        command = [o.ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--graph-profiling", "node", "--nvtx", "--nvtx-include",
+        command = [o.ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--nvtx", "--nvtx-include",
                    "troupe decode/", "--launch-count", "500", "--metrics", ",".join(METRICS), o.troupe, "bench", "latency", o.model,
                    "--load-format", "dummy", "--device", "cuda", "--batch-size", str(batch), "--context", str(o.context), "--steps", "4",
-                   "--prompt-len", "0", "--repeats", "1", "--json", str(result)]
+                   "--prompt-len", "0", "--repeats", "1", "--enforce-eager", "--json", str(result)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if o.raw:
             (pathlib.Path(o.raw) / f"ncu-{batch}.csv").write_text(run.stdout, encoding="utf-8")
