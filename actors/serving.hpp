@@ -33,6 +33,7 @@ struct serving_options {
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: the device runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
+  std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost
   std::chrono::milliseconds start_deadline{300'000}; // of a device's start
   std::int32_t max_restarts = 10;                    // within restart_period; beyond it the serving side is not live
@@ -46,6 +47,7 @@ struct serving_parts {
   executor_factory make_executor;                 // called on the device's own thread
   std::shared_ptr<telemetry::metrics> metrics;
   std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
+  std::shared_ptr<void> companion;               // lives as long as the serving side; may be null
 };
 
 class serving : public request_handler {

@@ -161,7 +161,7 @@ void start_child(self_pointer self) {
   if (!port) throw std::runtime_error("device process: no port on the loopback interface: " + self->system().render(port.error()));
   auto command = s.shared->options.worker_command;
   command.insert(command.end(), {"--parent-port", std::to_string(*port)});
-  s.child = std::make_unique<child_process>(command, s.token, [boss = supervisor_actor(self), number = s.number](int status) {
+  s.child = std::make_unique<child_process>(command, s.shared->options.worker_preamble + s.token, [boss = supervisor_actor(self), number = s.number](int status) {
     caf::anon_send(boss, child_exited{number, status});
   });
   s.shared->device_pid = s.child->pid();

@@ -81,11 +81,13 @@ device_choice choose_device(const engine_options& o, const model_config& config)
 }
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
-                                                    const checkpoint* draft, std::int32_t tokenizer_vocab) {
-  const gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab,
+                                                    const std::optional<keeper::access>& keep) {
+  gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
+  options.keep = keep;
   const bool dummy = o.load_format == "dummy";
   if (dummy && draft == nullptr) return make_gpu_executor_with_dummy_weights(source.config(), options);
-  const auto load = [&](const checkpoint& from) { return dummy ? make_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
+  const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
   if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);
   return make_gpu_executor(load(source), options);
 }
@@ -99,8 +101,8 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
 
-std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*,
-                                                    std::int32_t) {
+std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t,
+                                                    const std::optional<keeper::access>&) {
   throw std::logic_error("no GPU was chosen");
 }
 

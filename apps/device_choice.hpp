@@ -28,6 +28,7 @@ gpu_executor_options gpu_options(std::int32_t device, const engine_options& opti
 // The executor of a GPU, with a draft model beside it unless that is null. Dummy weights are made on the device, but for a draft model's
 // company, whose are made on the host.
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const checkpoint& source,
-                                                    const checkpoint* draft, std::int32_t tokenizer_vocab);
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab,
+                                                    const std::optional<keeper::access>& keep);
 
 } // namespace troupe::apps

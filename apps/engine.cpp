@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "apps/device_choice.hpp"
+#include "apps/keeper_process.hpp"
 #include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
 #include "models/drafting_executor.hpp"
@@ -23,7 +24,7 @@ dtype parse_type(const std::string& name) {
   return dtype::bf16;
 }
 
-cpu_executor_options executor_options(const engine_options& o, std::int32_t tokenizer_vocab) {
+cpu_executor_options executor_options(const engine_options& o, std::int32_t tokenizer_vocab, const std::optional<keeper::access>& keep) {
   cpu_executor_options e;
   e.threads = o.threads;
   e.block_size = o.block_size;
@@ -34,6 +35,7 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   e.kv_bytes = parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
   if (o.kv_cache_dtype != "auto") e.kv_type = parse_type(o.kv_cache_dtype);
   e.tokenizer_vocab_size = tokenizer_vocab;
+  e.keep = keep;
   return e;
 }
 
@@ -80,7 +82,7 @@ std::shared_ptr<const checkpoint> open_model(const engine_options& options, cons
 
 std::shared_ptr<const model_weights> load_weights(const engine_options& options, const checkpoint& source) {
   return std::make_shared<const model_weights>(
-      options.load_format == "dummy" ? make_dummy_weights(source.config(), parse_type(options.dummy_type), 1) : source.load());
+      options.load_format == "dummy" ? plan_dummy_weights(source.config(), parse_type(options.dummy_type), 1) : source.load());
 }
 
 std::shared_ptr<const tokenizer> load_tokens(const checkpoint& source) {
@@ -165,29 +167,31 @@ text_side load_text_side(const checkpoint& source) {
 }
 
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab) {
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
+                                               std::optional<keeper::access> keep) {
   struct shared_weights {
     std::mutex guard;
     std::shared_ptr<const model_weights> target, draft;
     std::optional<std::int32_t> gpu_blocks; // of the first device: one that replaces it must have as many, whatever memory is free then
   };
   auto shared = std::make_shared<shared_weights>();
-  return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, shared] {
+  return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, keep = std::move(keep),
+          shared] {
     const device_choice device = choose_device(options, source->config());
     spdlog::info("{}", device.reason);
     std::lock_guard lock(shared->guard);
     if (device.gpu) {
       engine_options now = options;
       if (shared->gpu_blocks) now.num_kv_blocks = shared->gpu_blocks;
-      auto executor = make_executor_on_gpu(*device.gpu, now, *source, draft.get(), tokenizer_vocab);
+      auto executor = make_executor_on_gpu(*device.gpu, now, *source, draft.get(), tokenizer_vocab, keep);
       shared->gpu_blocks = executor->info().num_blocks;
       return executor;
     }
     check_batch(options);
     if (!shared->target) shared->target = load_weights(options, *source);
-    if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab));
+    if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab, keep));
     if (!shared->draft) shared->draft = load_weights(options, *draft);
-    return make_drafting_cpu_executor(shared->target, shared->draft, executor_options(options, tokenizer_vocab));
+    return make_drafting_cpu_executor(shared->target, shared->draft, executor_options(options, tokenizer_vocab, keep));
   };
 }
 
@@ -224,6 +228,12 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
+  if (options.isolate_devices && options.keep_weights) {
+    const auto keeper = std::make_shared<keeper_process>(metrics);
+    serving.worker_command.push_back("--keeper");
+    serving.worker_preamble = keeper->line() + "\n";
+    parts.companion = keeper;
+  }
   parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "actors/serving.hpp"
 #include "apps/engine_options.hpp"
+#include "device/keeper/client.hpp"
 #include "models/checkpoint.hpp"
 #include "telemetry/metrics.hpp"
 #include "telemetry/timeline.hpp"
@@ -32,9 +34,11 @@ text_side load_text_side(const checkpoint& source);
 // The draft model that the flags name, or null. Throws load_error when its tokens are not those of `tokens`.
 std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
 
-// Weights are loaded at the first call and shared by later ones. `draft` may be null. Throws load_error when called, not before.
+// Weights are loaded at the first call and shared by later ones, and by later processes where `keep` names a keeper. `draft` may be null.
+// Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab);
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
+                                               std::optional<keeper::access> keep = {});
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);

@@ -61,6 +61,8 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("--threads", o.threads, "threads of the CPU device (0: one per core)")->check(CLI::Range(0, 4096));
   command.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size, "devices that share each layer")->check(CLI::Range(1, 1));
   command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
+  command.add_flag("--keep-weights,!--no-keep-weights", o.keep_weights,
+                   "with --isolate-devices: weights outlive the device's process, so that the next one need not load them (default: on)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command

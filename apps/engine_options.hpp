@@ -49,6 +49,7 @@ struct engine_options {
   bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
   std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
   bool isolate_devices = false;
+  bool keep_weights = true; // with isolate_devices: beyond the device's process
   bool prefix_caching = true;
   std::string speculative_method = "off"; // off | ngram | draft
   std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file

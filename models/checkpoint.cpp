@@ -23,13 +23,14 @@ constexpr std::size_t kConfigLimit = 16U << 20;
 class opened_checkpoint final : public checkpoint {
  public:
   opened_checkpoint(checkpoint_format format, std::filesystem::path path, value metadata, value generation, model_config config,
-                    std::vector<located_tensor> tensors, std::shared_ptr<const void> storage)
+                    std::vector<located_tensor> tensors, std::string identity, std::shared_ptr<const void> storage)
       : format_(format),
         path_(std::move(path)),
         metadata_(std::move(metadata)),
         generation_(std::move(generation)),
         config_(std::move(config)),
         tensors_(std::move(tensors)),
+        identity_(std::move(identity)),
         storage_(std::move(storage)) {
     for (const located_tensor& item : tensors_) {
       const file_tensor& tensor = item.tensor;
@@ -43,7 +44,14 @@ class opened_checkpoint final : public checkpoint {
   const value& metadata() const override { return metadata_; }
   const value& generation_config() const override { return generation_; }
   const std::filesystem::path& path() const override { return path_; }
-  model_weights load() const override { return bind_weights(config_, format_, tensors_, path_.string(), storage_); }
+  model_weights load() const override {
+    model_weights weights = bind_weights(config_, format_, tensors_, path_.string(), storage_);
+    if (!identity_.empty()) {
+      weights.source.origin = path_.string();
+      weights.source.identity = identity_;
+    }
+    return weights;
+  }
 
  private:
   checkpoint_format format_;
@@ -53,6 +61,7 @@ class opened_checkpoint final : public checkpoint {
   model_config config_;
   std::vector<located_tensor> tensors_;
   std::vector<stored_tensor> stored_;
+  std::string identity_; // of the files; empty for bytes in memory
   std::shared_ptr<const void> storage_;
 };
 
@@ -70,12 +79,13 @@ value parse_object(std::string_view text, const std::string& file) {
   return std::move(parsed).value();
 }
 
-std::shared_ptr<const checkpoint> make_gguf(std::span<const std::byte> bytes, const std::filesystem::path& path,
+std::shared_ptr<const checkpoint> make_gguf(std::span<const std::byte> bytes, const std::filesystem::path& path, std::string identity,
                                             std::shared_ptr<const void> storage) {
   gguf_file file = parse_gguf(bytes, path.string());
   model_config config = parse_gguf_config(file.metadata, file.tensors, path.string());
   return std::make_shared<opened_checkpoint>(checkpoint_format::gguf, path, std::move(file.metadata), value(value_object()),
-                                             std::move(config), located(std::move(file.tensors), path.string()), std::move(storage));
+                                             std::move(config), located(std::move(file.tensors), path.string()), std::move(identity),
+                                             std::move(storage));
 }
 
 struct folder_config {
@@ -99,9 +109,11 @@ folder_config read_folder_config(const std::filesystem::path& config_path) {
 }
 
 std::shared_ptr<const checkpoint> make_folder(const std::filesystem::path& folder, folder_config read, folder_tensors found) {
+  std::string identity;
+  for (const auto& file : found.files) identity += file->identity();
   auto storage = std::make_shared<std::vector<std::shared_ptr<const mapped_file>>>(std::move(found.files));
   return std::make_shared<opened_checkpoint>(checkpoint_format::hugging_face, folder, std::move(read.metadata), std::move(read.generation),
-                                             std::move(read.config), std::move(found.tensors), std::move(storage));
+                                             std::move(read.config), std::move(found.tensors), std::move(identity), std::move(storage));
 }
 
 std::shared_ptr<const checkpoint> open_folder(const std::filesystem::path& folder) {
@@ -123,11 +135,12 @@ std::shared_ptr<const checkpoint> open_checkpoint(const std::filesystem::path& p
               hint ? "give the folder that holds the model, not one of its files" : "neither a model folder nor a GGUF file");
   }
   const auto bytes = file->bytes();
-  return make_gguf(bytes, path, std::move(file));
+  const std::string identity = file->identity();
+  return make_gguf(bytes, path, identity, std::move(file));
 }
 
 std::shared_ptr<const checkpoint> open_gguf_bytes(std::span<const std::byte> bytes, const std::string& name) {
-  return make_gguf(bytes, name, nullptr);
+  return make_gguf(bytes, name, {}, nullptr);
 }
 
 std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config_json, std::span<const std::byte> bytes,
@@ -137,7 +150,7 @@ std::shared_ptr<const checkpoint> open_safetensors_bytes(std::string_view config
   model_config config = parse_hf_config(metadata, value_object(), config_name);
   std::vector<located_tensor> tensors = located(parse_safetensors(bytes, name), name);
   return std::make_shared<opened_checkpoint>(checkpoint_format::hugging_face, name, std::move(metadata), value(value_object()),
-                                             std::move(config), std::move(tensors), nullptr);
+                                             std::move(config), std::move(tensors), std::string(), nullptr);
 }
 
 std::shared_ptr<const checkpoint> open_checkpoint_without_weights(const std::filesystem::path& path) {

@@ -59,5 +59,7 @@ std::shared_ptr<const checkpoint> open_checkpoint_without_weights(const std::fil
 
 // Random weights of a config's shapes (--load-format dummy), stored as `type`. The same seed gives the same weights.
 model_weights make_dummy_weights(const model_config& config, dtype type, std::uint64_t seed);
+// The same, with matrices that are zeros until source.make is called: for those who may find them kept.
+model_weights plan_dummy_weights(const model_config& config, dtype type, std::uint64_t seed);
 
 } // namespace troupe

@@ -24,8 +24,9 @@ std::uint64_t now_ns() {
 
 class cpu_executor final : public step_executor {
  public:
-  cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const executor_info& info)
-      : info_(info), slots_(info), model_(std::move(weights), shape), sampler_(model_, info.vocab_size) {
+  cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const executor_info& info,
+               const std::optional<keeper::access>& keep)
+      : info_(info), slots_(info), model_(std::move(weights), shape, keep), sampler_(model_, info.vocab_size) {
     const std::size_t rows = static_cast<std::size_t>(info.max_batched_tokens);
     tokens_.reserve(rows);
     positions_.reserve(rows);
@@ -139,9 +140,9 @@ class cpu_executor final : public step_executor {
 } // namespace
 
 std::unique_ptr<step_executor> make_cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options) {
-  const executor_plan plan = plan_executor(*weights, options);
+  const executor_plan plan = plan_executor(*weights, options, available_memory(*weights, options.keep));
   try {
-    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info);
+    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, options.keep);
   } catch (const std::bad_alloc&) {
     throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" +
                      std::to_string(plan.info.num_blocks) + " blocks of " + std::to_string(plan.info.block_size) +

@@ -15,20 +15,6 @@ cpu::aligned_buffer<float> rows_of(std::int32_t rows, std::int64_t width) {
   return cpu::aligned_buffer<float>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
 }
 
-cpu::linear pack(cpu::thread_pool& pool, std::initializer_list<weight_view> views, std::vector<std::vector<float>> biases = {}) {
-  const bool any = std::any_of(biases.begin(), biases.end(), [](const auto& bias) { return !bias.empty(); });
-  if (!any) biases.clear();
-  return cpu::linear({views.begin(), views.size()}, biases, &pool);
-}
-
-cpu::aligned_buffer<std::byte> copy_of(const weight_view& view) {
-  const dtype_traits type = traits(view.type);
-  const std::size_t row = static_cast<std::size_t>(view.columns) / type.block_elems * type.block_bytes;
-  cpu::aligned_buffer<std::byte> bytes(row * static_cast<std::size_t>(view.rows));
-  std::copy_n(view.data, bytes.size(), bytes.data());
-  return bytes;
-}
-
 rope_table make_rope_table(const rope_config& config) {
   rope_spectrum spectrum = rope_frequencies(config);
   return {std::move(spectrum.frequencies), spectrum.magnitude};
@@ -36,15 +22,13 @@ rope_table make_rope_table(const rope_config& config) {
 
 } // namespace
 
-cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape)
+cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const std::optional<keeper::access>& keep)
     : weights_(std::move(weights)),
       shape_(shape),
       pool_(shape.threads),
       rope_(make_rope_table(config().rope)),
-      embedding_bytes_(copy_of(weights_->embedding)),
-      embedding_{weights_->embedding.type, weights_->embedding.rows, weights_->embedding.columns, embedding_bytes_.data()},
+      packed_(*weights_, keep, pool_),
       kv_({shape.kv_type, shape.block_size, config().num_kv_heads, config().head_dim}, config().num_layers, shape.num_blocks),
-      head_(pack(pool_, {weights_->head})),
       query_width_(std::int64_t{config().num_heads} * config().head_dim),
       kv_width_(std::int64_t{config().num_kv_heads} * config().head_dim),
       hidden_(rows_of(shape.max_rows, config().hidden_size)),
@@ -54,13 +38,7 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       gate_up_(rows_of(shape.max_rows, 2 * std::int64_t{config().intermediate_size})),
       gated_(rows_of(shape.max_rows, config().intermediate_size)),
       head_input_(rows_of(shape.head_rows, config().hidden_size)),
-      logits_(rows_of(shape.head_rows, head_.rows())) {
-  layers_.reserve(weights_->layers.size());
-  for (const layer_weights& w : weights_->layers) {
-    layers_.push_back({pack(pool_, {w.query, w.key, w.value}, {w.query_bias, w.key_bias, w.value_bias}),
-                       pack(pool_, {w.output}, {w.output_bias}), pack(pool_, {w.gate, w.up}), pack(pool_, {w.down})});
-  }
-}
+      logits_(rows_of(shape.head_rows, packed_.head().rows())) {}
 
 void cpu_model::forward(const forward_batch& batch) {
   const std::int64_t rows = static_cast<std::int64_t>(batch.tokens.size());
@@ -68,8 +46,8 @@ void cpu_model::forward(const forward_batch& batch) {
   const std::int64_t positions = std::int64_t{*std::max_element(batch.positions.begin(), batch.positions.end())} + 1;
   if (positions > rope_.size()) rope_.reserve(std::max(positions, std::min<std::int64_t>(2 * rope_.size(), config().max_position)));
   cpu::split_attention(batch.spans, config().num_heads, config().num_kv_heads, units_);
-  cpu::embedding(pool_, {embedding_, batch.tokens.data(), rows, hidden_.data(), config().hidden_size});
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  cpu::embedding(pool_, {packed_.embedding(), batch.tokens.data(), rows, hidden_.data(), config().hidden_size});
+  for (std::size_t i = 0; i < packed_.layers().size(); ++i) {
     attention_block(batch, i);
     mlp_block(rows, i);
     if (batch.after_layer) batch.after_layer(hidden_.data());
@@ -86,7 +64,7 @@ void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   float* const key = query + query_width_;
   cpu::rms_norm(pool_, {hidden_.data(), c.hidden_size, normed_.data(), c.hidden_size, rows, 1, c.hidden_size, w.attention_norm.data(),
                         c.norm_epsilon});
-  layers_[index].qkv.apply(pool_, normed_.data(), c.hidden_size, rows, query, width);
+  packed_.layers()[index].qkv.apply(pool_, normed_.data(), c.hidden_size, rows, query, width);
   if (!w.query_norm.empty()) {
     cpu::rms_norm(pool_, {query, width, query, width, rows, c.num_heads, c.head_dim, w.query_norm.data(), c.norm_epsilon});
   }
@@ -101,7 +79,7 @@ void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   cpu::attention(
       pool_, {query, width, attended_.data(), query_width_, c.num_heads, scale, slides ? *c.sliding_window : 0, batch.spans, units_, kv});
-  layers_[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, true);
+  packed_.layers()[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, true);
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden))))
@@ -110,9 +88,9 @@ void cpu_model::mlp_block(std::int64_t rows, std::size_t index) {
   const std::int64_t inner = c.intermediate_size;
   cpu::rms_norm(pool_, {hidden_.data(), c.hidden_size, normed_.data(), c.hidden_size, rows, 1, c.hidden_size,
                         weights_->layers[index].mlp_norm.data(), c.norm_epsilon});
-  layers_[index].gate_up.apply(pool_, normed_.data(), c.hidden_size, rows, gate_up_.data(), 2 * inner);
+  packed_.layers()[index].gate_up.apply(pool_, normed_.data(), c.hidden_size, rows, gate_up_.data(), 2 * inner);
   cpu::swiglu(pool_, {gate_up_.data(), 2 * inner, gated_.data(), inner, rows, inner});
-  layers_[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, true);
+  packed_.layers()[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, true);
 }
 
 const float* cpu_model::logits(std::span<const std::int32_t> rows) {
@@ -123,7 +101,7 @@ const float* cpu_model::logits(std::span<const std::int32_t> rows) {
   }
   cpu::rms_norm(
       pool_, {head_input_.data(), width, head_input_.data(), width, count, 1, width, weights_->final_norm.data(), config().norm_epsilon});
-  head_.apply(pool_, head_input_.data(), width, count, logits_.data(), head_.rows());
+  packed_.head().apply(pool_, head_input_.data(), width, count, logits_.data(), packed_.head().rows());
   return logits_.data();
 }
 

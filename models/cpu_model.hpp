@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,8 +14,8 @@
 #include "device/cpu/kv_storage.hpp"
 #include "device/cpu/thread_pool.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/linear.hpp"
 #include "kernels/rope.hpp"
+#include "models/cpu_weights.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
@@ -38,8 +39,9 @@ struct forward_batch {
 
 class cpu_model {
  public:
-  // Packs the weights and takes all memory. Throws std::bad_alloc, std::invalid_argument for shapes that do not fit together.
-  cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape);
+  // Packs the weights, or maps what `keep` has of them, and takes all memory. Throws std::bad_alloc, std::invalid_argument for shapes that
+  // do not fit together.
+  cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const std::optional<keeper::access>& keep = {});
 
   // Computes the last layer's output of every row and writes the rows' keys and values. Every token and block id must be in range.
   void forward(const forward_batch& batch);
@@ -52,10 +54,6 @@ class cpu_model {
   cpu::kv_storage& kv() { return kv_; }
 
  private:
-  struct layer {
-    cpu::linear qkv, output, gate_up, down;
-  };
-
   void attention_block(const forward_batch& batch, std::size_t index);
   void mlp_block(std::int64_t rows, std::size_t index);
 
@@ -63,12 +61,9 @@ class cpu_model {
   cpu_model_shape shape_;
   cpu::thread_pool pool_;
   rope_table rope_;
-  // Read at every step, so a copy: pages of a file come late, and end the process once the file has shrunk.
-  cpu::aligned_buffer<std::byte> embedding_bytes_;
-  weight_view embedding_;
+  // Read at every step, so all of it a copy: pages of a file come late, and end the process once the file has shrunk.
+  cpu_weights packed_;
   cpu::kv_storage kv_;
-  std::vector<layer> layers_;
-  cpu::linear head_;
   std::vector<attention_unit> units_;
   std::int64_t query_width_; // heads * head_dim
   std::int64_t kv_width_;    // kv_heads * head_dim

@@ -162,8 +162,7 @@ class drafting_executor final : public step_executor {
 
 std::size_t block_bytes(const executor_plan& plan) { return plan.kv_bytes / static_cast<std::size_t>(plan.info.num_blocks); }
 
-void check_memory(const executor_plan& target, const executor_plan& draft) {
-  const auto available = cpu::available_memory();
+void check_memory(const executor_plan& target, const executor_plan& draft, std::optional<std::uint64_t> available) {
   const std::size_t target_bytes = target.weight_bytes + target.activation_bytes + target.kv_bytes;
   const std::size_t draft_bytes = draft.weight_bytes + draft.activation_bytes + draft.kv_bytes;
   if (available && target_bytes + draft_bytes > *available) {
@@ -182,14 +181,15 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
                                                           std::shared_ptr<const model_weights> draft, const cpu_executor_options& options) {
   cpu_executor_options its = options, drafts = options;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target->config.max_position), draft->config.max_position);
-  const executor_plan alone = plan_executor(*target, its), beside = plan_executor(*draft, drafts);
+  const auto available = available_memory(*draft, options.keep, available_memory(*target, options.keep));
+  const executor_plan alone = plan_executor(*target, its, available), beside = plan_executor(*draft, drafts, available);
   if (!options.num_blocks) {
     const std::size_t blocks = options.kv_bytes / (block_bytes(alone) + block_bytes(beside));
     if (blocks == 0) throw load_error("kv_bytes is " + std::to_string(options.kv_bytes) + ", too few for a block of both models");
     its.num_blocks = static_cast<std::int32_t>(blocks);
   }
   drafts.num_blocks = its.num_blocks;
-  check_memory(plan_executor(*target, its), plan_executor(*draft, drafts));
+  check_memory(plan_executor(*target, its, available), plan_executor(*draft, drafts, available), available);
   auto executor = make_cpu_executor(std::move(target), its);
   return make_drafting_executor(std::move(executor), make_cpu_executor(std::move(draft), drafts));
 }

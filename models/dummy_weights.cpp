@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -143,22 +144,51 @@ class anonymous_memory {
   std::size_t size_;
 };
 
-struct fill_job {
-  std::span<std::byte> target;
-  const std::vector<std::byte>* pool;
-  std::size_t start; // byte in the pool
+// Random elements to be laid over the matrices of one width.
+struct pool_plan {
+  dtype type;
+  float spread;
+  std::uint64_t seed;
+
+  std::size_t bytes() const { return (is_quantised(type) ? kPoolQuantBlocks : kPoolBlocks) * traits(type).block_bytes; }
 };
 
-void run_jobs(const std::vector<fill_job>& jobs) {
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < jobs.size(); i = next++) lay(jobs[i].target, *jobs[i].pool, jobs[i].start);
-  };
-  std::vector<std::jthread> helpers;
-  const std::size_t wanted = std::min<std::size_t>(jobs.size() / 2, std::max(1U, std::thread::hardware_concurrency()));
-  for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
-  work();
-}
+struct fill_job {
+  std::span<std::byte> target;
+  std::int64_t columns; // which pool
+  std::size_t start;    // byte in the pool
+};
+
+// All matrices of a model, filled at the first call of make().
+class dummy_storage {
+ public:
+  explicit dummy_storage(std::size_t bytes) : memory_(bytes) {}
+
+  std::byte* data() const { return memory_.data(); }
+  void make() {
+    std::call_once(made_, [this] { run_jobs(); });
+  }
+
+  std::map<std::int64_t, pool_plan> pools; // by columns, which set the spread
+  std::vector<fill_job> jobs;
+
+ private:
+  void run_jobs() const {
+    std::map<std::int64_t, std::vector<std::byte>> elements;
+    for (const auto& [columns, pool] : pools) elements[columns] = make_pool(pool.type, pool.spread, pool.seed);
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+      for (std::size_t i = next++; i < jobs.size(); i = next++) lay(jobs[i].target, elements.at(jobs[i].columns), jobs[i].start);
+    };
+    std::vector<std::jthread> helpers;
+    const std::size_t wanted = std::min<std::size_t>(jobs.size() / 2, std::max(1U, std::thread::hardware_concurrency()));
+    for (std::size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
+    work();
+  }
+
+  anonymous_memory memory_;
+  std::once_flag made_;
+};
 
 std::size_t matrix_bytes(const parameter& item, dtype type) {
   if (item.columns % static_cast<std::int64_t>(traits(type).block_elems) != 0) {
@@ -179,7 +209,7 @@ void fill_vector(const parameter& item, std::vector<float>& target, random_bits&
 
 } // namespace
 
-model_weights make_dummy_weights(const model_config& config, dtype type, std::uint64_t seed) {
+model_weights plan_dummy_weights(const model_config& config, dtype type, std::uint64_t seed) {
   check_config(config, "dummy weights");
   if (!is_quantised(type) && type != dtype::f32 && type != dtype::f16 && type != dtype::bf16) {
     fail_load("dummy weights", "", std::string(traits(type).name) + " is no type of weights");
@@ -194,11 +224,9 @@ model_weights make_dummy_weights(const model_config& config, dtype type, std::ui
     if (!sum) fail_load("dummy weights", item.hugging_face, "the total size overflows");
     total = *sum;
   }
-  auto memory = std::make_shared<const anonymous_memory>(total);
+  auto memory = std::make_shared<dummy_storage>(total);
 
   random_bits random(seed);
-  std::map<std::int64_t, std::vector<std::byte>> pools; // by columns, which set the spread
-  std::vector<fill_job> jobs;
   std::size_t used = 0;
   for (const parameter& item : parameters) {
     if (!item.is_matrix()) {
@@ -206,21 +234,28 @@ model_weights make_dummy_weights(const model_config& config, dtype type, std::ui
       weights.total_bytes += static_cast<std::size_t>(item.columns) * sizeof(float);
       continue;
     }
-    auto [pool, fresh] = pools.try_emplace(item.columns);
-    if (fresh) pool->second = make_pool(type, 1.0F / std::sqrt(static_cast<float>(item.columns)), random.next());
+    auto [pool, fresh] = memory->pools.try_emplace(item.columns);
+    if (fresh) pool->second = {type, 1.0F / std::sqrt(static_cast<float>(item.columns)), random.next()};
     const std::size_t bytes = matrix_bytes(item, type);
     const std::size_t unit = traits(type).block_bytes;
-    const std::size_t shift = random.next() % (pool->second.size() / unit) * unit;
+    const std::size_t pool_bytes = pool->second.bytes(), shift = random.next() % (pool_bytes / unit) * unit;
     for (std::size_t at = 0; at < bytes; at += kChunk) {
-      jobs.push_back({{memory->data() + used + at, std::min(kChunk, bytes - at)}, &pool->second, (shift + at) % pool->second.size()});
+      memory->jobs.push_back({{memory->data() + used + at, std::min(kChunk, bytes - at)}, item.columns, (shift + at) % pool_bytes});
     }
     *std::get<weight_view*>(item.target) = {type, item.rows, item.columns, memory->data() + used};
     weights.total_bytes += bytes;
     used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  run_jobs(jobs);
   if (config.tied_head) weights.head = weights.embedding;
+  weights.source = {"dummy weights of " + std::to_string(total) + " bytes", "seed " + std::to_string(seed) + "\n", "0 of 1",
+                    [storage = memory.get()] { storage->make(); }};
   weights.storage = std::move(memory);
+  return weights;
+}
+
+model_weights make_dummy_weights(const model_config& config, dtype type, std::uint64_t seed) {
+  model_weights weights = plan_dummy_weights(config, type, seed);
+  weights.source.make();
   return weights;
 }
 

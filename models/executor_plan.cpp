@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "models/kept_weights.hpp"
 
 namespace troupe {
 namespace {
@@ -96,6 +97,11 @@ std::int32_t context_length(const model_config& c, std::optional<std::int32_t> w
 std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
   return 2 * static_cast<std::size_t>(config.num_layers) * static_cast<std::size_t>(config.num_kv_heads) *
          static_cast<std::size_t>(config.head_dim) * traits(kv_type).block_bytes;
+}
+
+std::optional<std::uint64_t> available_memory(const model_weights& weights, const std::optional<keeper::access>& keep,
+                                              std::optional<std::uint64_t> available) {
+  return available ? std::optional(*available + kept_bytes(keep, weights.source, "cpu")) : std::nullopt;
 }
 
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available) {

@@ -8,9 +8,11 @@
 
 #include "core/error.hpp"
 #include "device/cpu/host_limits.hpp"
+#include "device/cuda/kept_memory.hpp"
 #include "models/config_fields.hpp"
 #include "models/drafting_executor.hpp"
 #include "models/gpu_runner.hpp"
+#include "models/kept_weights.hpp"
 #include "models/ordered_worker.hpp"
 #include "models/slot_table.hpp"
 
@@ -62,13 +64,16 @@ class gpu_executor final : public step_executor {
  public:
   using make_weights_fn = std::function<gpu_weights(std::byte* memory, const cuda::stream& on)>;
 
-  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, const make_weights_fn& make_weights)
+  // The weights lie in memory of `weight_source`.
+  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options,
+               std::unique_ptr<cuda::memory_source> weight_source, const make_weights_fn& make_weights)
       : device_(options.device),
         info_(plan.info),
         synchronous_(!options.asynchronous_copies),
         table_(info_),
         openings_(static_cast<std::size_t>(info_.max_num_seqs)),
-        weights_(*memory_.source, memory_.ledger, plan.weight_bytes, "weights"),
+        weight_source_(std::move(weight_source)),
+        weights_(*weight_source_, memory_.ledger, plan.weight_bytes, "weights"),
         kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
         model_(
             config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
@@ -193,6 +198,7 @@ class gpu_executor final : public step_executor {
   std::vector<late_news> news_;
   gpu_memory memory_;
   cuda::stream_pool streams_;
+  std::unique_ptr<cuda::memory_source> weight_source_;
   cuda::device_block weights_, kv_;
   gpu_model model_;
   gpu_runner runner_;
@@ -201,16 +207,46 @@ class gpu_executor final : public step_executor {
 
 using make_weights_on = std::function<gpu_weights(dtype type, std::byte* memory, const cuda::stream& on)>;
 
-std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const gpu_executor_options& options,
-                                    const make_weights_on& make_weights) {
+// What a keeper holds of these weights already: the plan need not find room for it again.
+std::size_t kept_already(const weight_source& source, const gpu_executor_options& options) {
+  return options.keep ? kept_bytes(options.keep, source, cuda::device_uuid(options.device)) : 0;
+}
+
+cuda::memory_state with(cuda::memory_state device, std::size_t kept) { return {device.unused + kept, device.whole}; }
+
+keeper::region_request region_of(const model_config& config, dtype type, const weight_source& source, std::int32_t device) {
+  return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, type), cuda::kept_size(gpu_weight_bytes(config), device),
+                     keeper::memory_kind::cuda);
+}
+
+std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const weight_source& source,
+                                    const gpu_executor_options& options, const make_weights_on& make_weights) {
   const std::int32_t count = gpu_count();
   if (options.device < 0 || options.device >= count) {
     throw load_error("there is no GPU " + std::to_string(options.device) + ": this process can use " + std::to_string(count));
   }
   cuda::use_device(options.device);
-  const gpu_plan plan = plan_gpu(config, stored, options, cuda::device_memory());
-  return std::make_unique<gpu_executor>(
-      config, plan, options, [&](std::byte* memory, const cuda::stream& on) { return make_weights(plan.shape.type, memory, on); });
+  const gpu_plan plan = plan_gpu(config, stored, options, with(cuda::device_memory(), kept_already(source, options)));
+  const dtype type = plan.shape.type;
+  const weight_start start(options.keep);
+  keeper::claim claim;
+  if (options.keep) claim = claim_weights(options.keep, source, region_of(config, type, source, options.device));
+  if (claim.now() == keeper::claim::state::alone) {
+    return std::make_unique<gpu_executor>(config, plan, options, cuda::own_memory(), [&](std::byte* memory, const cuda::stream& on) {
+      gpu_weights made = make_weights(type, memory, on);
+      start.tell(plan.weight_bytes, false, claim);
+      return made;
+    });
+  }
+  auto kept = std::make_unique<cuda::kept_memory>(std::move(claim), options.device);
+  cuda::kept_memory& block = *kept;
+  return std::make_unique<gpu_executor>(config, plan, options, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
+    const bool mapped = block.filled();
+    gpu_weights made = mapped ? filled_weights(config, type, memory) : make_weights(type, memory, on);
+    block.seal();
+    start.tell(plan.weight_bytes, mapped, block.claim());
+    return made;
+  });
 }
 
 } // namespace
@@ -218,14 +254,17 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
 std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options) {
   if (weights.layers.empty()) throw load_error("the weights hold no layer");
   const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
-  return make(weights.config, weights.layers.front().query.type, options, [&](dtype type, std::byte* memory, const cuda::stream& on) {
-    return upload_weights(weights, type, memory, on, options.device, threads);
-  });
+  return make(weights.config, weights.layers.front().query.type, weights.source, options,
+              [&](dtype type, std::byte* memory, const cuda::stream& on) {
+                return upload_weights(weights, type, memory, on, options.device, threads);
+              });
 }
 
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options) {
   check_config(config, "dummy weights");
-  return make(config, dtype::bf16, options,
+  weight_source source;
+  source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config)) + " bytes, made on the device";
+  return make(config, dtype::bf16, source, options,
               [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
 }
 
@@ -235,9 +274,11 @@ std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& t
   gpu_executor_options its = options, drafts = options;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
   cuda::use_device(options.device);
+  if (target.source.origin == draft.source.origin) drafts.keep.reset(); // one region, which the plans would count twice
   if (!options.num_blocks) {
+    const std::size_t kept = kept_already(target.source, its) + kept_already(draft.source, drafts);
     its.num_blocks = shared_blocks({target.config, target.layers.front().query.type, its},
-                                   {draft.config, draft.layers.front().query.type, drafts}, cuda::device_memory());
+                                   {draft.config, draft.layers.front().query.type, drafts}, with(cuda::device_memory(), kept));
   }
   drafts.num_blocks = its.num_blocks;
   auto executor = make_gpu_executor(target, its);

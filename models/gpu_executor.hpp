@@ -11,6 +11,7 @@
 
 #include "core/dtype.hpp"
 #include "core/step.hpp"
+#include "device/keeper/client.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
@@ -36,6 +37,8 @@ struct gpu_executor_options {
   bool overlapping_launches = true; // programmatic dependent launch
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
   bool plain_attention = false;     // the plainest attention kernel there is, for comparisons
+
+  std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
 
   bool tune = true;                            // measure at start which algorithms products of many rows take
   std::filesystem::path tuning_cache;          // what was measured, for the next start; empty: not kept

@@ -19,6 +19,7 @@
 namespace troupe {
 namespace {
 
+constexpr int layout_version = 1; // raised with every change of what lies where that the lines of gpu_weight_layout() do not show
 constexpr std::size_t alignment = 256;
 constexpr std::size_t staging_bytes = std::size_t{4} << 20; // of one copy
 constexpr std::size_t staging_slots = 3;                    // of each thread
@@ -205,8 +206,23 @@ std::size_t largest_bytes(const std::vector<upload_job>& jobs) {
 
 std::size_t gpu_weight_bytes(const model_config& config) { return layout(config, nullptr).bytes(); }
 
+std::string gpu_weight_layout(const model_config& config, dtype type) {
+  std::string lines = "layout " + std::to_string(layout_version) + "\n";
+  const layout placed(config, nullptr);
+  for (const piece& p : placed.pieces()) {
+    lines +=
+        std::string(traits(type).name) + " " + std::to_string(p.rows) + "x" + std::to_string(p.columns) + " at " + std::to_string(p.offset);
+    if (p.interleaved_head != 0) lines += ", pairs of heads of " + std::to_string(p.interleaved_head) + " as halves";
+    lines += "\n";
+  }
+  return lines;
+}
+
+gpu_weights filled_weights(const model_config& config, dtype type, std::byte* memory) { return layout(config, nullptr).at(memory, type); }
+
 gpu_weights upload_weights(const model_weights& weights, dtype type, std::byte* memory, const cuda::stream& on, std::int32_t device,
                            std::int32_t threads) {
+  if (weights.source.make) weights.source.make();
   const layout placed(weights.config, &weights);
   const std::vector<upload_job> jobs = split(placed.pieces());
   const std::size_t slot = largest_bytes(jobs);

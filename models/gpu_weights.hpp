@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/dtype.hpp"
@@ -36,8 +37,12 @@ struct gpu_weights {
 // Products give multiples of 8 outputs.
 constexpr std::int32_t padded_vocab(const model_config& config) { return (config.vocab_size + 7) / 8 * 8; }
 
-// What both functions below take.
+// What all functions below take.
 std::size_t gpu_weight_bytes(const model_config& config);
+// What lies where in it, line by line: memory of equal lines that was filled with the same checkpoint's weights holds the same.
+std::string gpu_weight_layout(const model_config& config, dtype type);
+// The weights in memory that one of the functions below has filled.
+gpu_weights filled_weights(const model_config& config, dtype type, std::byte* memory);
 
 // Widens or narrows every parameter into `memory` (gpu_weight_bytes() of the device, aligned to 256) and waits until it is there.
 // `threads` read the checkpoint, each through pinned memory of its own. Throws load_error for a value that `type` cannot hold.

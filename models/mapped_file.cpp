@@ -34,6 +34,11 @@ std::string system_reason(std::string_view what) {
   return std::string(what) + ": " + std::error_code(errno, std::generic_category()).message();
 }
 
+std::string identity_of(const std::filesystem::path& path, const struct stat& status) {
+  return "file " + path.string() + " size " + std::to_string(status.st_size) + " modified " + std::to_string(status.st_mtim.tv_sec) + "." +
+         std::to_string(status.st_mtim.tv_nsec) + " inode " + std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino) + "\n";
+}
+
 } // namespace
 
 std::shared_ptr<const mapped_file> mapped_file::open(const std::filesystem::path& path) {
@@ -47,7 +52,7 @@ std::shared_ptr<const mapped_file> mapped_file::open(const std::filesystem::path
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) fail_load(path.string(), "", system_reason("cannot map"));
-  return std::shared_ptr<const mapped_file>(new mapped_file(static_cast<const std::byte*>(data), size));
+  return std::shared_ptr<const mapped_file>(new mapped_file(static_cast<const std::byte*>(data), size, identity_of(path, status)));
 }
 
 mapped_file::~mapped_file() { ::munmap(const_cast<std::byte*>(data_), size_); }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace troupe {
 
@@ -21,12 +22,15 @@ class mapped_file {
   ~mapped_file();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // One line: path, size, time of the last change and inode. Another file, or one that was written anew, has another one.
+  const std::string& identity() const { return identity_; }
 
  private:
-  mapped_file(const std::byte* data, std::size_t size) : data_(data), size_(size) {}
+  mapped_file(const std::byte* data, std::size_t size, std::string identity) : data_(data), size_(size), identity_(std::move(identity)) {}
 
   const std::byte* data_;
   std::size_t size_;
+  std::string identity_;
 };
 
 // The whole file as text; throws load_error when it cannot be read or is longer than `limit` bytes.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,15 @@ struct layer_weights {
   weight_view down;                                                 // [hidden, intermediate]
 };
 
+// Where weights come from, for those who keep them beyond this process.
+struct weight_source {
+  std::string origin;          // the checkpoint's path, or what takes its place; empty: not known, and not to be kept
+  std::string identity;        // lines that tell these weights from others of that origin
+  std::string part = "0 of 1"; // the rank's
+  // Must be called before a matrix is read; more calls do nothing. Empty: the matrices can be read.
+  std::function<void()> make;
+};
+
 struct model_weights {
   model_config config;
   weight_view embedding; // [vocab, hidden]
@@ -75,6 +85,7 @@ struct model_weights {
   weight_view head;                    // [vocab, hidden]; the embedding when tied
   std::shared_ptr<const void> storage; // keeps the mapped files (or dummy memory) alive
   std::size_t total_bytes = 0;         // of all parameters as stored
+  weight_source source;
 };
 
 } // namespace troupe

@@ -114,8 +114,8 @@ struct metrics::impl {
   Counter &cached_tokens, &prompt_tokens, &generation_tokens;
   // Likewise accepted drafts are counted after the drafted ones and read before them.
   std::array<Counter*, draft_places> accepted{}, drafted{};
-  Counter &preemptions, &device_restarts, &numeric_faults, &slow_readers, &invalid_statistics;
-  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &ready;
+  Counter &preemptions, &device_restarts, &keeper_restarts, &kept_filled, &kept_mapped, &numeric_faults, &slow_readers, &invalid_statistics;
+  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &kept_bytes, &ready;
   Histogram &time_to_first_token, &inter_token_latency, &time_per_output_token;
   Histogram &queue_time, &prefill_time, &decode_time, &request_time, &step_time, &step_sequences, &step_tokens;
 
@@ -147,6 +147,9 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       generation_tokens(add_counter(registry, "troupe_generation_tokens_total", "Tokens generated.", model)),
       preemptions(add_counter(registry, "troupe_preemptions_total", "Sequences put back in the queue to free KV blocks.", model)),
       device_restarts(add_counter(registry, "troupe_device_restarts_total", "Devices lost and started again.", model)),
+      keeper_restarts(add_counter(registry, "troupe_keeper_restarts_total", "Keepers of weights lost and started again.", model)),
+      kept_filled(add_counter(registry, "troupe_kept_weights_filled_total", "Loads of weights that were left with the keeper.", model)),
+      kept_mapped(add_counter(registry, "troupe_kept_weights_mapped_total", "Starts that found their weights with the keeper.", model)),
       numeric_faults(add_counter(registry, "troupe_numeric_faults_total", "Sequences ended because their logits were not finite.", model)),
       slow_readers(add_counter(registry, "troupe_slow_readers_dropped_total", "Streams closed because the client read too slowly.")),
       invalid_statistics(add_counter(registry, "troupe_invalid_statistics_total", "Impossible statistics that were clamped (a bug).")),
@@ -157,6 +160,7 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       kv_free(kv_blocks("free")),
       kv_usage(add_gauge(registry, "troupe_kv_usage_ratio", "Used KV blocks over all KV blocks, 0 to 1.", model)),
       speculating(add_gauge(registry, "troupe_spec_active", "1 while drafts are verified where there are any, else 0.", model)),
+      kept_bytes(add_gauge(registry, "troupe_kept_weights_bytes", "Weights that the keeper holds.", model)),
       ready(add_gauge(registry, "troupe_ready", "1 when requests are accepted, else 0.", model)),
       time_to_first_token(stage("troupe_time_to_first_token_seconds", "Arrival to first token, queue included; once per request.")),
       inter_token_latency(stage("troupe_inter_token_latency_seconds", "Time between two outputs of one choice.")),
@@ -300,6 +304,14 @@ void metrics::drafts(std::size_t place, std::int64_t drafted, std::int64_t accep
 }
 
 void metrics::device_restarted() noexcept { impl_->device_restarts.Increment(); }
+
+void metrics::kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept {
+  impl_->kept_bytes.Set(static_cast<double>(bytes));
+  impl_->kept_filled.Increment(static_cast<double>(filled));
+  impl_->kept_mapped.Increment(static_cast<double>(mapped));
+}
+
+void metrics::keeper_restarted() noexcept { impl_->keeper_restarts.Increment(); }
 
 void metrics::numeric_fault() noexcept { impl_->numeric_faults.Increment(); }
 

@@ -58,6 +58,9 @@ class metrics {
   // Steps of the counters of drafts that were verified at `place` (from 0) of their runs.
   void drafts(std::size_t place, std::int64_t drafted, std::int64_t accepted) noexcept;
   void device_restarted() noexcept;
+  // What the keeper of weights holds now, and steps of the counters of what was left with it and taken from it.
+  void kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept;
+  void keeper_restarted() noexcept;
   void numeric_fault() noexcept;
   void set_engine(const engine_state& now) noexcept;
   void set_ready(bool ready) noexcept;

@@ -13,6 +13,9 @@ struct linear::impl {
 linear::linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, thread_pool* pool)
     : impl_(new impl{detail::packed_linear(views, biases, detail::chosen_kernels(), pool)}) {}
 
+linear::linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, thread_pool* pool, weight_place place)
+    : impl_(new impl{detail::packed_linear(views, biases, detail::chosen_kernels(), pool, place)}) {}
+
 linear::~linear() = default;
 linear::linear(linear&&) noexcept = default;
 linear& linear::operator=(linear&&) noexcept = default;
@@ -20,6 +23,7 @@ linear& linear::operator=(linear&&) noexcept = default;
 std::int64_t linear::rows() const { return impl_->packed.rows(); }
 std::int64_t linear::columns() const { return impl_->packed.columns(); }
 std::size_t linear::bytes() const { return impl_->packed.bytes(); }
+std::size_t linear::packed_bytes(std::span<const weight_view> views) { return detail::packed_linear::bytes_of(views); }
 
 void linear::apply(thread_pool& pool, const float* x, std::int64_t x_stride, std::int64_t count, float* y, std::int64_t y_stride,
                    bool accumulate) const {

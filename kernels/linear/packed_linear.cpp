@@ -70,7 +70,7 @@ struct packed_linear::call {
 };
 
 packed_linear::packed_linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, const kernel_set& kernels,
-                             thread_pool* pool)
+                             thread_pool* pool, weight_place place)
     : kernels_(&kernels) {
   if (views.empty()) throw std::invalid_argument("linear: no weights");
   if (!biases.empty() && biases.size() != views.size()) throw std::invalid_argument("linear: the numbers of biases and weights differ");
@@ -84,7 +84,8 @@ packed_linear::packed_linear(std::span<const weight_view> views, std::span<const
   }
   for (std::size_t i = 0; i < views.size(); ++i) {
     const std::span<const float> bias = biases.empty() ? std::span<const float>{} : std::span<const float>(biases[i]);
-    parts_.push_back({packed_matrix(views[i], bias, pool), rows_, panels_});
+    parts_.push_back({packed_matrix(views[i], bias, pool, place), rows_, panels_});
+    if (place.memory != nullptr) place.memory += parts_.back().matrix.bytes();
     rows_ += views[i].rows;
     panels_ += parts_.back().matrix.panels();
     if (is_quantised(views[i].type)) needs_[shape_of(views[i].type).super_blocks ? 1 : 0] = true;
@@ -94,6 +95,12 @@ packed_linear::packed_linear(std::span<const weight_view> views, std::span<const
 std::size_t packed_linear::bytes() const {
   std::size_t sum = 0;
   for (const part& p : parts_) sum += p.matrix.bytes();
+  return sum;
+}
+
+std::size_t packed_linear::bytes_of(std::span<const weight_view> views) {
+  std::size_t sum = 0;
+  for (const weight_view& view : views) sum += packed_layout(view).size;
   return sum;
 }
 

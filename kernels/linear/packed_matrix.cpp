@@ -77,46 +77,49 @@ aligned_bytes allocate_aligned(std::size_t size) {
   return bytes;
 }
 
-packed_matrix::packed_matrix(const weight_view& view, std::span<const float> bias, thread_pool* pool)
-    : type_(view.type),
-      rows_(view.rows),
-      panel_rows_(is_quantised(view.type) ? quant_panel_rows : plain_panel_rows),
-      panels_((view.rows + panel_rows_ - 1) / panel_rows_) {
+packed_layout::packed_layout(const weight_view& view)
+    : panel_rows(is_quantised(view.type) ? quant_panel_rows : plain_panel_rows), panels((view.rows + panel_rows - 1) / panel_rows) {
   const auto columns = static_cast<std::size_t>(view.columns);
-  if (is_quantised(type_)) {
-    const block_shape shape = shape_of(type_);
-    weights_stride_ = columns / 32 * static_cast<std::size_t>(packed_quant_bytes(shape.bits));
-    scales_stride_ =
+  if (is_quantised(view.type)) {
+    const block_shape shape = shape_of(view.type);
+    weights_stride = columns / 32 * static_cast<std::size_t>(packed_quant_bytes(shape.bits));
+    scales_stride =
         columns / (shape.super_blocks ? 256 : 32) * static_cast<std::size_t>(packed_scale_bytes(shape.super_blocks, shape.has_minimum));
   } else {
-    weights_stride_ = columns * plain_panel_rows * traits(type_).block_bytes;
+    weights_stride = columns * plain_panel_rows * traits(view.type).block_bytes;
   }
-  const auto panels = static_cast<std::size_t>(panels_);
-  scales_offset_ = panels * weights_stride_;
-  size_ = scales_offset_ + panels * scales_stride_;
-  data_ = allocate_aligned(size_);
-  if (!bias.empty()) {
-    bias_.assign(static_cast<std::size_t>(panels_ * panel_rows_), 0.0F);
-    std::copy(bias.begin(), bias.end(), bias_.begin());
-  }
-  const auto pack = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(view, panel);
-  };
-  if (pool != nullptr)
-    pool->run(panels_, 1, pack);
-  else
-    pack(0, panels_);
+  scales_offset = static_cast<std::size_t>(panels) * weights_stride;
+  size = (scales_offset + static_cast<std::size_t>(panels) * scales_stride + 63) / 64 * 64;
 }
 
-void packed_matrix::pack_panel(const weight_view& view, std::int64_t index) {
+packed_matrix::packed_matrix(const weight_view& view, std::span<const float> bias, thread_pool* pool, weight_place place)
+    : type_(view.type), rows_(view.rows), at_(view) {
+  if (!bias.empty()) {
+    bias_.assign(static_cast<std::size_t>(at_.panels * at_.panel_rows), 0.0F);
+    std::copy(bias.begin(), bias.end(), bias_.begin());
+  }
+  if (place.memory == nullptr) own_ = allocate_aligned(at_.size);
+  unsigned char* const to = own_ ? own_.get() : reinterpret_cast<unsigned char*>(place.memory);
+  data_ = to;
+  if (place.filled) return;
+  const auto pack = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(view, panel, to);
+  };
+  if (pool != nullptr)
+    pool->run(at_.panels, 1, pack);
+  else
+    pack(0, at_.panels);
+}
+
+void packed_matrix::pack_panel(const weight_view& view, std::int64_t index, unsigned char* to) const {
   const auto offset = static_cast<std::size_t>(index);
-  unsigned char* const weights = data_.get() + offset * weights_stride_;
-  unsigned char* const scales = data_.get() + scales_offset_ + offset * scales_stride_;
-  const std::int64_t first = index * panel_rows_;
-  const std::int64_t present = std::min(panel_rows_, rows_ - first);
-  if (present < panel_rows_) {
-    std::memset(weights, 0, weights_stride_);
-    std::memset(scales, 0, scales_stride_);
+  unsigned char* const weights = to + offset * at_.weights_stride;
+  unsigned char* const scales = to + at_.scales_offset + offset * at_.scales_stride;
+  const std::int64_t first = index * at_.panel_rows;
+  const std::int64_t present = std::min(at_.panel_rows, rows_ - first);
+  if (present < at_.panel_rows) {
+    std::memset(weights, 0, at_.weights_stride);
+    std::memset(scales, 0, at_.scales_stride);
   }
   const std::size_t stored = row_bytes(type_, static_cast<std::size_t>(view.columns));
   const block_shape shape = shape_of(type_);
@@ -138,10 +141,10 @@ void packed_matrix::pack_panel(const weight_view& view, std::int64_t index) {
 
 void packed_matrix::describe_panel(std::int64_t index, tile_job& job) const {
   const auto offset = static_cast<std::size_t>(index);
-  job.weights = data_.get() + offset * weights_stride_;
-  job.scales = data_.get() + scales_offset_ + offset * scales_stride_;
-  job.bias = bias_.empty() ? nullptr : bias_.data() + index * panel_rows_;
-  job.outputs = std::min(panel_rows_, rows_ - index * panel_rows_);
+  job.weights = data_ + offset * at_.weights_stride;
+  job.scales = data_ + at_.scales_offset + offset * at_.scales_stride;
+  job.bias = bias_.empty() ? nullptr : bias_.data() + index * at_.panel_rows;
+  job.outputs = std::min(at_.panel_rows, rows_ - index * at_.panel_rows);
 }
 
 } // namespace troupe::cpu::detail

@@ -52,6 +52,8 @@ TEST(Metrics, SeriesDoNotAppearLater) {
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(1);
   m.subject.device_restarted();
+  m.subject.kept_weights(100, 1, 2);
+  m.subject.keeper_restarted();
   m.subject.numeric_fault();
   m.subject.set_engine({1, 2, 10, 3, 4});
   m.subject.set_ready(true);
@@ -70,6 +72,9 @@ TEST(Metrics, EventsLandInTheirOwnSeries) {
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(2);
   m.subject.device_restarted();
+  m.subject.kept_weights(100, 1, 2);
+  m.subject.kept_weights(50, 0, 3);
+  m.subject.keeper_restarted();
   m.subject.numeric_fault();
   m.subject.set_engine({1, 2, 10, 3, 4});
   m.subject.set_ready(true);
@@ -84,6 +89,10 @@ TEST(Metrics, EventsLandInTheirOwnSeries) {
   EXPECT_EQ(model("troupe_generation_tokens_total"), 11);
   EXPECT_EQ(model("troupe_preemptions_total"), 2);
   EXPECT_EQ(model("troupe_device_restarts_total"), 1);
+  EXPECT_EQ(model("troupe_kept_weights_bytes"), 50);
+  EXPECT_EQ(model("troupe_kept_weights_filled_total"), 1);
+  EXPECT_EQ(model("troupe_kept_weights_mapped_total"), 5);
+  EXPECT_EQ(model("troupe_keeper_restarts_total"), 1);
   EXPECT_EQ(model("troupe_numeric_faults_total"), 1);
   EXPECT_EQ(model("troupe_requests_running"), 1);
   EXPECT_EQ(model("troupe_requests_waiting"), 2);
