@@ -54,16 +54,16 @@ def main():
         expected = ask_all(server)
         assert all(expected), expected
         for name in ("SIGKILL", "SIGSEGV"):
-            (child,) = server.children()
+            (child,) = server.children("worker")
             start = time.monotonic()
             texts = ask_all(server, lambda: os.kill(child, getattr(signal, name)))
             assert texts == expected, (name, texts, expected)
-            (replacement,) = server.children()
+            (replacement,) = server.children("worker")
             assert replacement != child
             print(f"{name}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - start:.1f} s in all")
         assert server.metric("troupe_device_restarts_total") == 2
         server.wait_idle()
-        (child,) = server.children()
+        (child,) = server.children("worker")
     time.sleep(0.2)
     assert not os.path.exists(f"/proc/{child}"), "the device process outlived its parent"
 

@@ -103,12 +103,18 @@ class Server:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
 
-    def children(self):
-        path = pathlib.Path(f"/proc/{self.process.pid}/task")
+    def children(self, command):
+        """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
         pids = []
-        for task in path.iterdir():
-            pids += (task / "children").read_text().split()
-        return [int(pid) for pid in pids]
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                try:
+                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                except OSError:  # it has just gone
+                    continue
+                if len(words) > 1 and words[1].decode() == command:
+                    pids.append(int(pid))
+        return pids
 
     def wait_idle(self, seconds=30):
         """Until nothing runs or waits and every KV block is free or cached."""

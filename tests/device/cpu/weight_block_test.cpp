@@ -63,7 +63,7 @@ TEST(WeightBlock, WritingToAFilledOneIsAFault) {
   own.seal();
   kept.seal();
   const weight_block found(bytes, keeper::ask(running.at, region("a model", bytes)));
-  for (const weight_block* block : {&own, &kept, &found}) {
+  for (const weight_block* block : std::initializer_list<const weight_block*>{&own, &kept, &found}) {
     EXPECT_EXIT(*const_cast<volatile std::byte*>(block->data() + bytes / 2) = std::byte{1}, ::testing::KilledBySignal(SIGSEGV), "");
   }
 }
