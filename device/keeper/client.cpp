@@ -65,43 +65,45 @@ packet next_answer(int socket) {
 
 } // namespace
 
-claim claim::alone(std::string reason) {
+void claim::fail(std::string reason) {
   now_ = state::alone;
   reason_ = std::move(reason);
   socket_.reset();
-  return std::move(*this);
 }
 
-claim claim::complete(packet& given, const region_request& wanted) {
-  if (!given.files[0] || !given.files[1]) return alone("keeper: a region came without its files");
+void claim::take(packet& given, const region_request& wanted) {
+  if (!given.files[0] || !given.files[1]) throw std::runtime_error("keeper: a region came without its files");
   if (given.head.bytes != wanted.bytes || !reads(given.files[1].get(), wanted.manifest)) {
-    return alone("keeper: what it holds under this name is of another manifest");
+    throw std::runtime_error("keeper: what it holds under this name is of another manifest");
   }
   now_ = state::complete;
   memory_ = std::move(given.files[0]);
   socket_.reset();
-  return std::move(*this);
+}
+
+void claim::begin(const address& at, const region_request& wanted) {
+  head_ = head_for(at, message_kind::claim);
+  head_.slot = wanted.slot;
+  head_.name = digest(wanted.manifest);
+  head_.bytes = wanted.bytes;
+  head_.memory = wanted.memory;
+  socket_ = connect_to(at.name, patience, silence);
+  if (!send_packet(socket_.get(), head_)) throw std::runtime_error("keeper: it takes no packet");
+  packet got = next_answer(socket_.get());
+  if (got.head.kind == message_kind::complete) return take(got, wanted);
+  if (got.head.kind != message_kind::fill) throw std::runtime_error("keeper: an answer out of turn");
+  now_ = state::to_fill;
+  manifest_ = wanted.manifest;
 }
 
 claim ask(const address& at, const region_request& wanted) {
   claim mine;
   try {
-    mine.head_ = head_for(at, message_kind::claim);
-    mine.head_.slot = wanted.slot;
-    mine.head_.name = digest(wanted.manifest);
-    mine.head_.bytes = wanted.bytes;
-    mine.head_.memory = wanted.memory;
-    mine.socket_ = connect_to(at.name, patience, silence);
-    if (!send_packet(mine.socket_.get(), mine.head_)) return mine.alone("keeper: it takes no packet");
-    packet got = next_answer(mine.socket_.get());
-    if (got.head.kind == message_kind::complete) return mine.complete(got, wanted);
-    if (got.head.kind != message_kind::fill) return mine.alone("keeper: an answer out of turn");
-    mine.now_ = claim::state::to_fill;
-    mine.manifest_ = wanted.manifest;
-    return mine;
+    mine.begin(at, wanted);
   } catch (const std::exception& e) {
-    return mine.alone(e.what());
+    mine.fail(e.what());
   }
+  return mine;
 }
 
 bool claim::seal(int memory) {
@@ -115,7 +117,7 @@ bool claim::seal(int memory) {
     socket_.reset();
     return true;
   } catch (const std::exception& e) {
-    alone(e.what());
+    fail(e.what());
     return false;
   }
 }

@@ -32,8 +32,9 @@ class claim {
 
  private:
   friend claim ask(const address& at, const region_request& wanted);
-  claim alone(std::string reason);
-  claim complete(packet& given, const region_request& wanted);
+  void begin(const address& at, const region_request& wanted);
+  void take(packet& given, const region_request& wanted);
+  void fail(std::string reason);
 
   state now_ = state::alone;
   std::string reason_ = "no keeper was asked";
