@@ -20,7 +20,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
 from server import Server, split_flags  # noqa: E402
 
-LOADS = ["1:128:32:10", "3:64-256:16-64:36", "6:20-120:8-24:60"]
+LOADS = ["1:128:32:12", "4:64-256:16-64:48", "1.5:250-500:40-100:18", "6:20-120:8-24:60"]
 FLAGS = ["--max-num-seqs", "16", "--max-num-batched-tokens", "256", "--kv-cache-memory", "512MiB", "--max-model-len", "2048"]
 FIGURES = ("tokens/s", "TTFT ms", "E2EL ms")
 JUDGED = FIGURES[:2]
@@ -41,7 +41,7 @@ def run(*words):
 
 def serve(troupe, url, load, burstiness, seed, trace):
     said = run(
-        *(troupe, "bench", "serve", "--url", url, "--num-prompts", load["count"], "--num-warmups", 2, "--request-rate", load["rate"]),
+        *(troupe, "bench", "serve", "--url", url, "--num-prompts", load["count"], "--request-rate", load["rate"]),
         *("--burstiness", burstiness, "--input-len", load["input"], "--output-len", load["output"], "--seed", seed),
         *("--save-trace", trace, "--json", "-"),
     )
@@ -55,7 +55,7 @@ def serve(troupe, url, load, burstiness, seed, trace):
 def simulate(troupe, table, trace):
     said = run(troupe, "simulate", "--device-table", table, "--nodes", 1, "--gpus-per-node", 1, "--exact", "--trace", trace, "--json", "-")
     point = json.loads(said)["points"][0]
-    return point["output_tokens_per_second"], point["ttft_ms"]["p50"], point["e2e_ms"]["p50"], point["busy"]
+    return point["output_tokens_per_second"], point["ttft_ms"]["p50"], point["e2e_ms"]["p50"], point["busy"], point["busy"] * point["seconds"]
 
 
 def calibrate(o, folder):
@@ -81,20 +81,24 @@ def change(before, after):
 class Comparison:
     def __init__(self, options, server, folder):
         self.o, self.server, self.folder = options, server, folder
+        serve(options.troupe, server.url, {**options.loads[0], "rate": 1e3, "count": 2}, 1, 0, folder / "warm-up.csv")
         self.table = calibrate(options, folder)
 
     def run(self, number, load):
         """(server's figures, simulated figures)"""
         for again in range(MOST_TRIES):
             before, trace, both = self.table, self.folder / "trace.csv", self.folder / "both.json"
+            before_s = self.server.metric("troupe_step_seconds_sum")
             real = serve(self.o.troupe, self.server.url, load, self.o.burstiness, 100 * number + again, trace)
+            stepped = self.server.metric("troupe_step_seconds_sum") - before_s
             self.table = calibrate(self.o, self.folder)
             both.write_text(json.dumps(mean(before, self.table)))
-            *made, busy = simulate(self.o.troupe, both, trace)
+            *made, busy, seconds = simulate(self.o.troupe, both, trace)
             changed = change(before, self.table)
             cells = "  ".join(f"{name} {a:7.1f} {b:7.1f} {b / a:5.2f}" for name, a, b in zip(FIGURES, real, made))
             steady = abs(changed) <= self.o.steady
-            print(f"{number:5}  {load['name']:20} {cells}  {busy:4.0%}" + ("" if steady else f"  again: steps take {changed:+.0%}"), flush=True)
+            line = f"{number:5}  {load['name']:20} {cells}  {busy:4.0%} {seconds / stepped:5.2f}"
+            print(line + ("" if steady else f"  again: steps take {changed:+.0%}"), flush=True)
             if steady:
                 return real, made
         sys.exit(f"the machine is too unsteady: {MOST_TRIES} times in a row its speed changed by more than {self.o.steady:.0%} meanwhile")
@@ -127,7 +131,7 @@ def main():
     own, flags = split_flags(sys.argv[1:])
     o = words.parse_args(own)
     o.flags = flags or FLAGS
-    print("round  load: server, simulated, ratio of each figure; share of the time that the simulated device is busy")
+    print("round  load: server, simulated, ratio of each figure; share of the time that the simulated device\nis busy, and its busy seconds over the real ones")
     with tempfile.TemporaryDirectory() as name, Server(o.troupe, o.model, *o.flags) as server:
         compared = Comparison(o, server, pathlib.Path(name))
         rounds = [{load["name"]: compared.run(number, load) for load in o.loads} for number in range(1, o.rounds + 1)]

@@ -19,6 +19,14 @@ std::vector<double> doubling(std::int32_t last) {
   return axis;
 }
 
+// 1, 2, 3, 4, 6, 8, 12 ..: kernels take rows in groups, so their cost has steps.
+std::vector<double> half_doubling(std::int32_t last) {
+  std::set<double> axis;
+  for (const double x : doubling(last)) axis.insert({x, std::floor(x * 1.5)});
+  axis.erase(axis.upper_bound(last), axis.end());
+  return {axis.begin(), axis.end()};
+}
+
 std::int32_t whole(double x) { return static_cast<std::int32_t>(x); }
 
 std::vector<double> midmeans(const std::vector<timed_point>& points) {
@@ -36,7 +44,7 @@ calibration::calibration(const executor_info& info) : limits(info) {
   if (longest < 1) {
     throw std::invalid_argument("the KV cache is too small to measure with: fewer sequences or batched tokens, or more memory");
   }
-  decode_rows = doubling(info.max_num_seqs);
+  decode_rows = half_doubling(info.max_num_seqs);
   prefill_tokens = doubling(info.max_batched_tokens);
   contexts = {1, std::max(2.0, std::floor(longest / 4.0)), std::max(3.0, static_cast<double>(longest))};
   for (const double rows : decode_rows) {
@@ -46,7 +54,7 @@ calibration::calibration(const executor_info& info) : limits(info) {
     for (const double c : contexts) prefill.push_back({{0, 1, whole(n), whole(c)}, {}});
   }
   if (info.max_num_seqs == 1) return; // a decode row and a prefill never meet
-  const std::int32_t rows = std::max(1, info.max_num_seqs / 4), tokens = std::max(1, (info.max_batched_tokens - rows) / 2);
+  const std::int32_t rows = std::max(1, info.max_num_seqs / 4), tokens = std::max(1, (info.max_batched_tokens - rows) / 8);
   for (const timed_shape& shape : {timed_shape{rows, 1, tokens, 0}, {rows, 1, 0, 0}, {0, 1, tokens, 0}}) mixed.push_back({shape, {}});
 }
 
@@ -59,7 +67,7 @@ simulation::device_table calibration::table() const {
   if (mixed.empty()) return t;
   std::vector<double> saved;
   for (std::size_t i = 0; i < mixed[0].ns.size(); ++i) saved.push_back(mixed[1].ns[i] + mixed[2].ns[i] - mixed[0].ns[i]);
-  t.shared_ns = std::max(0.0, midmean(saved));
+  t.shared_ns = std::max(0.0, summarize(std::move(saved)).median); // one hump, and wide: a difference of three times
   return t;
 }
 

@@ -21,7 +21,7 @@ def main():
         limits = ["--max-num-seqs", "4", "--max-num-batched-tokens", "32", "--max-model-len", "512", "--kv-cache-memory", "64MiB"]
         subprocess.run([troupe, "bench", "calibrate", model, *limits, "--seconds", "1", "-o", table], check=True)
         measured = json.loads(table.read_text())
-        assert measured["limits"]["max_num_seqs"] == 4 and measured["decode"]["rows"] == [1, 2, 4], measured
+        assert measured["limits"]["max_num_seqs"] == 4 and measured["decode"]["rows"] == [1, 2, 3, 4], measured
         prefill = measured["prefill"]
         assert prefill["tokens"] == [1, 2, 4, 8, 16, 32]
         assert prefill["ns"][-1] > 2 * prefill["ns"][0] > 0, "32 tokens cost more than one"

@@ -24,7 +24,7 @@ calibration measured(const executor_info& info) {
 TEST(Calibration, TheTableHoldsWhatWasMeasured) {
   const executor_info info{16, 400, 6, 48, 2048, 100};
   const calibration c = measured(info);
-  EXPECT_EQ(c.decode_rows, (std::vector<double>{1, 2, 4, 6}));
+  EXPECT_EQ(c.decode_rows, (std::vector<double>{1, 2, 3, 4, 6}));
   EXPECT_EQ(c.prefill_tokens, (std::vector<double>{1, 2, 4, 8, 16, 32, 48}));
   const auto t = c.table();
   EXPECT_EQ(t.limits, info);
