@@ -92,8 +92,8 @@ int calibrate(options o) {
   print("rows", table.decode);
   print("tokens", table.prefill);
   std::printf("shared by decode rows and a prefill in one step: %.3f ms\n", table.shared_ns / 1e6);
-  std::printf("the serving side adds: %.3f ms to a request, %.3f ms to a step and %.3f ms for each row of it\n", table.serving.request_ns / 1e6,
-              table.serving.step_ns / 1e6, table.serving.row_ns / 1e6);
+  std::printf("the serving side adds: %.3f ms to a request, %.3f ms to a step and %.3f ms for each row of it\n",
+              table.serving.request_ns / 1e6, table.serving.step_ns / 1e6, table.serving.row_ns / 1e6);
   std::ofstream file(o.output, std::ios::binary);
   file << simulation::dump_device_table(table) << '\n';
   file.close();
@@ -105,7 +105,8 @@ int calibrate(options o) {
 
 void add_bench_calibrate(CLI::App& bench, int& exit_code) {
   auto o = std::make_shared<options>();
-  CLI::App* command = bench.add_subcommand("calibrate", "Measure step times of the CPU device and of serving, for troupe simulate --device-table");
+  CLI::App* command =
+      bench.add_subcommand("calibrate", "Measure step times of the CPU device and of serving, for troupe simulate --device-table");
   add_engine_flags(*command, o->engine);
   command->add_option("--output,-o", o->output, "file for the table")->capture_default_str();
   command->add_option("--seconds", o->budget_s, "time to spend, roughly; at least one round over all points")

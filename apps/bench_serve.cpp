@@ -230,7 +230,8 @@ void add_bench_serve(CLI::App& bench, int& exit_code) {
   app->add_option("--url", raw->url, "The server, http://HOST:PORT")->capture_default_str();
   app->add_option("--api-key", raw->parsed.connection.api_key, "Sent as a bearer token")->envname("TROUPE_API_KEY");
   app->add_option("--json", raw->parsed.json_file, "Write the figures as JSON to this file; '-': to standard output, without the table");
-  app->add_option("--save-trace", raw->parsed.trace_file, "Write when each request was sent, and its tokens, as a CSV for troupe simulate --trace");
+  app->add_option("--save-trace", raw->parsed.trace_file,
+                  "Write when each request was sent, and its tokens, as a CSV for troupe simulate --trace");
   add_load_options(*app, *raw);
   add_workload_options(*app, *raw);
   app->callback([raw, &exit_code] { exit_code = run_bench_serve(finish(*raw)); });

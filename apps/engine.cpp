@@ -224,8 +224,9 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
-  parts.make_executor = make_executor ? std::move(make_executor)
-                                      : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
+  parts.make_executor = make_executor
+                            ? std::move(make_executor)
+                            : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);

@@ -13,7 +13,7 @@ namespace troupe::apps {
 
 namespace {
 
-constexpr std::chrono::milliseconds kRest{20};  // before a lone request: threads sleep by then, as they do in a server that waits
+constexpr std::chrono::milliseconds kRest{20}; // before a lone request: threads sleep by then, as they do in a server that waits
 constexpr std::int32_t kLoneOutputs = 4;
 
 } // namespace

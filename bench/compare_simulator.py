@@ -36,26 +36,28 @@ def run(*words):
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(str(w) for w in words)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def serve(troupe, url, load, burstiness, seed, trace):
-    said = run(
+    said, errors = run(
         *(troupe, "bench", "serve", "--url", url, "--num-prompts", load["count"], "--request-rate", load["rate"]),
         *("--burstiness", burstiness, "--input-len", load["input"], "--output-len", load["output"], "--seed", seed),
         *("--save-trace", trace, "--json", "-"),
     )
     report = json.loads(said)
     if report["requests"]["failed"]:
-        sys.exit(f"load {load['name']}: {report['failures']}")
+        sys.exit(f"load {load['name']}: {report['failures']}\n{errors}")
     latency = report["latency_ms"]
     return report["throughput"]["output_tokens_per_second"], latency["ttft"]["median"], latency["e2el"]["median"]
 
 
 def simulate(troupe, table, trace):
-    said = run(troupe, "simulate", "--device-table", table, "--nodes", 1, "--gpus-per-node", 1, "--exact", "--trace", trace, "--json", "-")
+    fleet = ["--nodes", 1, "--gpus-per-node", 1, "--exact"]
+    said, _ = run(troupe, "simulate", "--device-table", table, *fleet, "--trace", trace, "--json", "-")
     point = json.loads(said)["points"][0]
-    return point["output_tokens_per_second"], point["ttft_ms"]["p50"], point["e2e_ms"]["p50"], point["busy"], point["busy"] * point["seconds"]
+    figures = point["output_tokens_per_second"], point["ttft_ms"]["p50"], point["e2e_ms"]["p50"]
+    return *figures, point["busy"], point["busy"] * point["seconds"]
 
 
 def calibrate(o, folder):
@@ -131,7 +133,8 @@ def main():
     own, flags = split_flags(sys.argv[1:])
     o = words.parse_args(own)
     o.flags = flags or FLAGS
-    print("round  load: server, simulated, ratio of each figure; share of the time that the simulated device\nis busy, and its busy seconds over the real ones")
+    print("round  load: server, simulated, ratio of each figure; share of the time that the simulated device is busy,")
+    print("and its busy seconds over the real ones")
     with tempfile.TemporaryDirectory() as name, Server(o.troupe, o.model, *o.flags) as server:
         compared = Comparison(o, server, pathlib.Path(name))
         rounds = [{load["name"]: compared.run(number, load) for load in o.loads} for number in range(1, o.rounds + 1)]

@@ -38,7 +38,8 @@ class step_log {
 
 class recording_executor final : public step_executor {
  public:
-  recording_executor(std::unique_ptr<step_executor> inner, std::shared_ptr<step_log> log) : inner_(std::move(inner)), log_(std::move(log)) {}
+  recording_executor(std::unique_ptr<step_executor> inner, std::shared_ptr<step_log> log)
+      : inner_(std::move(inner)), log_(std::move(log)) {}
 
   executor_info info() const override { return inner_->info(); }
   void submit(const step_plan& plan, deliver_fn deliver) override;

@@ -96,7 +96,8 @@ value json_report(const totals& figures, const objectives& wanted) {
 std::string trace_csv(const std::vector<request_record>& records) {
   std::string out = "arrival_s,prompt_tokens,output_tokens\n";
   for (const request_record& r : records) {
-    if (r.failure.empty()) out += format("%.6f,%lld,%lld\n", r.sent, static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.output_tokens));
+    if (r.failure.empty())
+      out += format("%.6f,%lld,%lld\n", r.sent, static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.output_tokens));
   }
   return out;
 }
