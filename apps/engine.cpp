@@ -200,7 +200,7 @@ std::vector<std::string> served_names(const engine_options& options) {
 }
 
 std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
-                                              std::shared_ptr<telemetry::timeline> timeline) {
+                                              std::shared_ptr<telemetry::timeline> timeline, actors::executor_factory make_executor) {
   check(options);
   auto source = open_source(options);
   text_side text = load_text_side(*source);
@@ -224,7 +224,9 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
-  parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
+  parts.make_executor = make_executor
+                            ? std::move(make_executor)
+                            : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);

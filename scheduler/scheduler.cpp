@@ -133,14 +133,6 @@ std::optional<std::uint64_t> scheduler::next_deadline_ns() const { return core_-
 
 std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause) { return absorb_loss(*core_, now_ns, cause); }
 
-std::vector<sequence_update> scheduler::fail_all(const error& reason, std::uint64_t now_ns) {
-  std::vector<sequence_update> updates;
-  const auto& table = core_->sequences;
-  while (!table.running().empty()) updates.push_back(fail_sequence(*core_, *table.running().front(), reason, now_ns));
-  while (!table.waiting().empty()) updates.push_back(fail_sequence(*core_, **table.waiting().begin(), reason, now_ns));
-  return updates;
-}
-
 scheduler_stats scheduler::stats() const {
   scheduler_stats s;
   s.running = static_cast<std::int32_t>(core_->sequences.running().size());

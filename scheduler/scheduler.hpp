@@ -89,8 +89,6 @@ class scheduler {
   // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
   std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
-  // Ends every sequence, failed with `reason`.
-  std::vector<sequence_update> fail_all(const error& reason, std::uint64_t now_ns);
 
   scheduler_stats stats() const;
   epoch_number epoch() const;
