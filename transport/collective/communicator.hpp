@@ -62,7 +62,8 @@ class communicator {
   // all: [size][mine.count].
   virtual void all_gather(collective_buffer mine, collective_buffer all, collective_stream stream = nullptr) = 0;
   virtual void broadcast(collective_buffer data, int root, collective_stream stream = nullptr) = 0;
-  // Messages between two ranks arrive in order; sizes must agree. A host's send may return before the peer has received.
+  // Messages between two ranks arrive in order, also among the collectives of both; sizes must agree. A host's send may return before the
+  // peer has received, as far as there is room: two ranks that both send much before they receive wait for each other.
   virtual void send(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
   virtual void receive(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
 

@@ -22,7 +22,6 @@ using clock = call_times::clock;
 
 constexpr std::size_t kAloneBytes = 64 << 10;   // of all ranks together: below, the last to come does the work of all
 constexpr std::size_t kMailboxBytes = 64 << 20; // that wait for a receiver; one larger message may
-constexpr std::size_t kSliceElements = 64;      // slices begin at multiples of this
 constexpr auto kSpin = std::chrono::microseconds(10);
 
 struct part {
@@ -130,6 +129,7 @@ class local_group {
   }
 
   void arrive(guard& lock, int rank, const part& mine);
+  [[noreturn]] void end_at_letter(guard& lock, int rank);
   void work(int slice) const;
   void work_on_slice(guard& lock, int rank);
   void finish_round();
@@ -156,6 +156,7 @@ class local_group {
   std::vector<bool> gone_;
   std::vector<std::condition_variable> changed_; // one a rank
   std::vector<mailbox> mailboxes_;               // [from][to]
+  std::size_t letters_ = 0;                      // in all of them
   std::uint64_t round_ = 0;
   int arrived_ = 0;
   int working_ = 0; // ranks that touch others' memory now
@@ -173,6 +174,7 @@ void local_group::arrive(guard& lock, int rank, const part& mine) {
   }
   parts_[index(rank)] = mine;
   if (++arrived_ < size_) return;
+  if (letters_ > 0) end_at_letter(lock, rank);
   last_ = rank;
   all_there_ = clock::now();
   if (bytes_of({nullptr, mine.call.count, mine.call.type}) * ranks() <= kAloneBytes) {
@@ -181,6 +183,16 @@ void local_group::arrive(guard& lock, int rank, const part& mine) {
   } else {
     wake_all();
   }
+}
+
+// All ranks have come to a collective, and one of them has not received a message that was sent to it before.
+void local_group::end_at_letter(guard& lock, int rank) {
+  for (int from = 0; from < size_; ++from) {
+    for (int to = 0; to < size_; ++to) {
+      if (!box(from, to).letters.empty()) end_locked(mismatch_of(to, parts_[index(to)]->call, from, box(from, to).letters.front().call));
+    }
+  }
+  raise(lock, rank);
 }
 
 // Slices of different ranks are written at the same time: no two touch the same bytes.
@@ -192,11 +204,8 @@ void local_group::work(int slice) const {
   } else if (own.call.op == collective_op::all_gather && bytes > 0) {
     for (std::size_t from = 0; from < ranks(); ++from) std::memmove(own.all + from * bytes, parts_[from]->data, bytes);
   } else if (own.call.op == collective_op::all_reduce) {
-    const auto edge = [&](std::size_t n) {
-      return n == ranks() ? own.call.count : own.call.count * n / ranks() / kSliceElements * kSliceElements;
-    };
-    const std::size_t begin = edge(index(slice));
-    const std::size_t count = edge(index(slice) + 1) - begin;
+    const std::size_t begin = slice_begin(own.call.count, index(slice), ranks());
+    const std::size_t count = slice_begin(own.call.count, index(slice) + 1, ranks()) - begin;
     const std::size_t offset = row_bytes(own.call.type, begin);
     std::vector<const std::byte*> inputs;
     for (const auto& one : parts_) inputs.push_back(one->data + offset);
@@ -261,6 +270,7 @@ void local_group::send(int rank, int peer, const collective_buffer& data, call_t
       lock, rank, begin + deadline_, call, [&] { return to.letters.empty() || to.bytes + bytes <= kMailboxBytes; }, [&] { return peer; });
   const auto room = clock::now();
   to.bytes += bytes;
+  ++letters_;
   to.letters.push_back(std::move(sent));
   wake(peer);
   lock.unlock();
@@ -282,6 +292,7 @@ void local_group::receive(int rank, int peer, const collective_buffer& data, cal
   const letter taken = std::move(from.letters.front());
   from.letters.pop_front();
   from.bytes -= taken.data.size();
+  --letters_;
   wake(peer);
   lock.unlock();
   if (!taken.data.empty()) std::memcpy(data.data, taken.data.data(), taken.data.size());
