@@ -59,7 +59,7 @@ class communicator {
 
   // Each element becomes the sum over all ranks, added up in the order of ranks in f32: the same bits on every rank. In place.
   virtual void all_reduce(collective_buffer data, collective_stream stream = nullptr) = 0;
-  // all: [size][mine.count].
+  // all: [size][mine.count]; `mine` may lie in it at its own place.
   virtual void all_gather(collective_buffer mine, collective_buffer all, collective_stream stream = nullptr) = 0;
   virtual void broadcast(collective_buffer data, int root, collective_stream stream = nullptr) = 0;
   // Messages between two ranks arrive in order, also among the collectives of both; sizes must agree. A host's send may return before the

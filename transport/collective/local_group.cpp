@@ -202,7 +202,10 @@ void local_group::work(int slice) const {
   if (own.call.op == collective_op::broadcast && slice != own.call.root && bytes > 0) {
     std::memcpy(own.data, parts_[index(own.call.root)]->data, bytes);
   } else if (own.call.op == collective_op::all_gather && bytes > 0) {
-    for (std::size_t from = 0; from < ranks(); ++from) std::memmove(own.all + from * bytes, parts_[from]->data, bytes);
+    for (std::size_t from = 0; from < ranks(); ++from) {
+      std::byte* to = own.all + from * bytes;
+      if (to != parts_[from]->data) std::memcpy(to, parts_[from]->data, bytes); // equal: gathered in place
+    }
   } else if (own.call.op == collective_op::all_reduce) {
     const std::size_t begin = slice_begin(own.call.count, index(slice), ranks());
     const std::size_t count = slice_begin(own.call.count, index(slice) + 1, ranks()) - begin;

@@ -25,7 +25,7 @@ TEST_P(collectives, sum_in_the_order_of_ranks_to_the_last_bit) {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
     auto group = make(size);
     for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
-      for (const std::size_t count : {0UL, 1UL, 3UL, 65UL, 1023UL, 4099UL, 100'003UL}) {
+      for (const std::size_t count : {0UL, 1UL, 3UL, 65UL, 1023UL, 4099UL, 40'007UL}) {
         std::vector<bytes> data;
         for (int rank = 0; rank < size; ++rank) data.push_back(random_elements(random, type, count));
         const bytes expected = plain_sum(data, type);
