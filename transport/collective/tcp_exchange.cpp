@@ -34,6 +34,7 @@ tcp_exchange::arrival tcp_exchange::run(const collective_call& call, std::uint16
                                         std::span<const incoming> in, deadline_clock::time_point until) {
   raise_if_ended();
   arrival_ = {deadline_clock::now(), -1};
+  if (phase == 0) allowed_ = std::chrono::ceil<std::chrono::milliseconds>(until - arrival_.all_there);
   start(call, phase, out, in);
   if (phase == 0) sleep(arrival_.all_there); // hears of a group that has ended, also where nobody is waited for
   auto idle_since = arrival_.all_there;
@@ -167,7 +168,7 @@ void tcp_exchange::lost(int peer, const std::string& why) {
 
 void tcp_exchange::late() {
   const std::string within =
-      " within " + std::to_string(deadline_.count()) + " ms; rank " + std::to_string(rank_) + " waited for it in " + describe(call_);
+      " within " + std::to_string(allowed_.count()) + " ms; rank " + std::to_string(rank_) + " waited for it in " + describe(call_);
   const auto fault = [&](int peer, const std::string& what) {
     return group_fault{collective_fault::deadline, peer, lane_of(peer).link.name + what + within};
   };
