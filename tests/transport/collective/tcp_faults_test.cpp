@@ -159,6 +159,16 @@ TEST(tcp_faults, a_frame_that_stops_in_its_middle_is_told) {
   EXPECT_NE(got.text.find("sent 1032 of 4032 bytes"), std::string::npos) << got.text;
 }
 
+TEST(tcp_faults, a_frame_that_comes_too_slowly_is_given_up) {
+  const outcome got = sum_beside([](raw_member& me) {
+    me.write(wire::header_of({collective_op::all_reduce, dtype::f32, 1000, 0}, 0, 2));
+    for (int i = 0; i < 100 && !wait_until_ready(me.notices, POLLIN, deadline_clock::now() + 10ms); ++i) me.write(1.0F);
+  });
+  EXPECT_EQ(got.fault, collective_fault::deadline) << got.text;
+  EXPECT_NE(got.text.find(" of 4032 bytes within 300 ms"), std::string::npos) << got.text;
+  EXPECT_LT(got.took, 900ms);
+}
+
 TEST(tcp_faults, a_peer_that_has_lost_count_is_told) {
   const outcome got = sum_beside([](raw_member& me) { me.write(wire::header_of({collective_op::all_reduce, dtype::f32, 1000, 0}, 0, 9)); });
   EXPECT_EQ(got.fault, collective_fault::mismatch) << got.text;
