@@ -66,6 +66,10 @@ class communicator {
   virtual void send(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
   virtual void receive(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
 
+  // Returns when all work queued on `stream` is done, watching over the peers meanwhile: throws collective_error when that takes longer
+  // than the deadline or a peer is found lost. On the host there is nothing to wait for.
+  virtual void wait(collective_stream /*stream*/) {}
+
   virtual void abort(std::string_view reason) noexcept = 0;
   virtual collective_times take_times() = 0;
 };
