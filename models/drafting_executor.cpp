@@ -162,15 +162,11 @@ class drafting_executor final : public step_executor {
 
 std::size_t block_bytes(const executor_plan& plan) { return plan.kv_bytes / static_cast<std::size_t>(plan.info.num_blocks); }
 
-std::size_t bytes_of(const executor_plan& plan) { return plan.weight_bytes + plan.activation_bytes + plan.kv_bytes; }
-
-void check_memory(const std::vector<executor_plan>& target, const executor_plan& draft) {
+void check_memory(const executor_plan& target, const executor_plan& draft) {
   const auto available = cpu::available_memory();
-  std::size_t target_bytes = 0;
-  for (const executor_plan& rank : target) target_bytes += bytes_of(rank);
-  if (available && target_bytes + bytes_of(draft) > *available) {
-    throw load_error("not enough memory: the model takes " + std::to_string(target_bytes) + " bytes and the draft model " +
-                     std::to_string(bytes_of(draft)) + ", but " + std::to_string(*available) + " are available");
+  if (available && total_bytes(target) + total_bytes(draft) > *available) {
+    throw load_error("not enough memory: the model takes " + std::to_string(total_bytes(target)) + " bytes and the draft model " +
+                     std::to_string(total_bytes(draft)) + ", but " + std::to_string(*available) + " are available");
   }
 }
 
@@ -181,20 +177,22 @@ std::unique_ptr<step_executor> make_drafting_executor(std::unique_ptr<step_execu
 }
 
 std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const model_weights> target,
-                                                          std::shared_ptr<const model_weights> draft, const cpu_executor_options& options,
-                                                          const cpu_group& group) {
-  cpu_executor_options its = options, drafts = options;
+                                                          std::shared_ptr<const model_weights> draft, cpu_executor_options options,
+                                                          const rank_context& rank) {
+  cpu_executor_options drafts = options;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target->config.max_position), draft->config.max_position);
+  options.max_proposals = kMostProposals;
+  if (!rank.leader()) return make_cpu_executor(std::move(target), options, rank);
   if (!options.num_blocks) {
-    std::size_t largest = 0;
-    for (const executor_plan& rank : plan_cpu_group(*target, its, group)) largest = std::max(largest, block_bytes(rank));
-    const std::size_t blocks = options.kv_bytes / (largest + block_bytes(plan_executor(*draft, drafts, std::nullopt)));
-    if (blocks == 0) throw load_error("kv_bytes is " + std::to_string(options.kv_bytes) + ", too few for a block of both models");
-    its.num_blocks = static_cast<std::int32_t>(blocks);
+    const std::size_t both = block_bytes(plan_rank(*target, options, rank)) + block_bytes(plan_rank(*draft, drafts, {}));
+    if (options.kv_bytes < both)
+      throw load_error("kv_bytes is " + std::to_string(options.kv_bytes) + ", too few for a block of both models");
+    options.num_blocks = static_cast<std::int32_t>(options.kv_bytes / both);
   }
-  drafts.num_blocks = its.num_blocks;
-  check_memory(plan_cpu_group(*target, its, group), plan_executor(*draft, drafts, std::nullopt));
-  auto executor = make_cpu_group_executor(std::move(target), its, group);
+  drafts.num_blocks = options.num_blocks;
+  check_memory(plan_rank(*target, options, rank), plan_rank(*draft, drafts, {}));
+  auto executor = make_cpu_executor(std::move(target), options, rank);
+  drafts.num_blocks = executor->info().num_blocks;
   return make_drafting_executor(std::move(executor), make_cpu_executor(std::move(draft), drafts));
 }
 

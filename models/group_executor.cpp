@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "models/drafting_executor.hpp"
+#include "models/executor_plan.hpp"
 #include "models/ordered_worker.hpp"
 #include "models/shard.hpp"
 #include "transport/collective/local_group.hpp"
@@ -82,20 +84,20 @@ std::vector<std::shared_ptr<communicator>> local_group(int size, std::chrono::mi
   return ends;
 }
 
-// What a rank of a group is asked for, where the whole group has been asked for `options`.
-cpu_executor_options options_of_rank(const model_weights& whole, cpu_executor_options options, const cpu_group& group) {
-  options.kv_type = kv_type_of(whole, options);
-  if (options.threads == 0) options.threads = std::max(1, cpu::usable_cores() / group.size());
-  return options;
-}
-
-void check_memory(const std::vector<executor_plan>& plans) {
+void check_memory(const model_weights& whole, const cpu_executor_options& options, int tp_size, int stages, const model_weights* draft) {
   const auto available = cpu::available_memory();
+  const int ranks = tp_size * stages;
   std::size_t needed = 0;
-  for (const executor_plan& plan : plans) needed += plan.weight_bytes + plan.activation_bytes + plan.kv_bytes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    needed += total_bytes(plan_rank(whole, options, {rank % tp_size, tp_size, rank / tp_size, stages, nullptr, nullptr}));
+  }
+  if (draft != nullptr) { // its KV is within the leader's
+    const executor_plan plan = plan_rank(*draft, options, {});
+    needed += plan.weight_bytes + plan.activation_bytes;
+  }
   if (!available || needed <= *available) return;
-  throw load_error("not enough memory: " + std::to_string(plans.size()) + " ranks on this machine take " + std::to_string(needed) +
-                   " bytes, but " + std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
+  throw load_error("not enough memory: " + std::to_string(ranks) + " ranks on this machine take " + std::to_string(needed) + " bytes, but " +
+                   std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
 }
 
 } // namespace
@@ -121,26 +123,18 @@ std::unique_ptr<step_executor> make_group_executor(const std::vector<rank_contex
   return std::make_unique<group_executor>(ranks, make_rank);
 }
 
-std::vector<executor_plan> plan_cpu_group(const model_weights& whole, const cpu_executor_options& options, const cpu_group& group) {
-  check_model(whole.config);
-  check_shards(whole.config, group.tp_size, group.stages);
-  const cpu_executor_options mine = options_of_rank(whole, options, group);
-  std::vector<executor_plan> plans;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const rank_context place{rank % group.tp_size, group.tp_size, rank / group.tp_size, group.stages, nullptr, nullptr};
-    plans.push_back(plan_executor(shard_weights(whole, place), mine, std::nullopt, place));
-  }
-  return plans;
-}
-
-std::unique_ptr<step_executor> make_cpu_group_executor(std::shared_ptr<const model_weights> whole, const cpu_executor_options& options,
-                                                       const cpu_group& group) {
-  if (group.size() == 1) return make_cpu_executor(std::move(whole), options);
-  check_memory(plan_cpu_group(*whole, options, group));
-  return make_group_executor(make_local_ranks(group.tp_size, group.stages, group.deadline),
-                             [whole, mine = options_of_rank(*whole, options, group)](const rank_context& rank) {
-                               return make_cpu_executor(whole, mine, rank);
-                             });
+std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& whole, cpu_executor_options options,
+                                                       int tp_size, int stages, std::chrono::milliseconds deadline,
+                                                       const std::shared_ptr<const model_weights>& draft) {
+  check_model(whole->config);
+  check_shards(whole->config, tp_size, stages);
+  const auto make_rank = [&](const rank_context& rank) {
+    return draft ? make_drafting_cpu_executor(whole, draft, options, rank) : make_cpu_executor(whole, options, rank);
+  };
+  if (tp_size * stages == 1) return make_rank({});
+  if (options.threads == 0) options.threads = std::max(1, cpu::usable_cores() / (tp_size * stages));
+  check_memory(*whole, options, tp_size, stages, draft.get());
+  return make_group_executor(make_local_ranks(tp_size, stages, deadline), make_rank);
 }
 
 } // namespace troupe

@@ -8,7 +8,6 @@
 
 #include "core/step.hpp"
 #include "models/cpu_executor.hpp"
-#include "models/executor_plan.hpp"
 #include "models/rank_context.hpp"
 
 namespace troupe {
@@ -22,22 +21,11 @@ std::vector<rank_context> make_local_ranks(int tp_size, int stages, std::chrono:
 std::unique_ptr<step_executor> make_group_executor(const std::vector<rank_context>& ranks,
                                                    const std::function<std::unique_ptr<step_executor>(const rank_context&)>& make_rank);
 
-// A group on this machine's CPU. No rank waits longer than `deadline` for another.
-struct cpu_group {
-  int tp_size = 1;
-  int stages = 1;
-  std::chrono::milliseconds deadline{120'000};
-
-  int size() const { return tp_size * stages; }
-};
-
-// What each rank would take, before any takes anything. `options` are each rank's own, but that threads = 0 shares this machine's cores out
-// to them. Throws load_error, with the numbers, for what cannot be cut or run; memory is not looked at.
-std::vector<executor_plan> plan_cpu_group(const model_weights& whole, const cpu_executor_options& options, const cpu_group& group);
-
-// The group, of which a size of 1 is a plain CPU executor. Throws load_error, with the numbers, also where all ranks together need more
-// memory than there is.
-std::unique_ptr<step_executor> make_cpu_group_executor(std::shared_ptr<const model_weights> whole, const cpu_executor_options& options,
-                                                       const cpu_group& group);
+// A group on this machine's CPU; a size of 1 is a plain CPU executor. `options` are each rank's own, but that threads = 0 shares this
+// machine's cores out to them; `draft` is a draft model beside the leader, or null. Throws load_error, with the numbers, also where all
+// together need more memory than there is.
+std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& whole, cpu_executor_options options,
+                                                       int tp_size, int stages, std::chrono::milliseconds deadline,
+                                                       const std::shared_ptr<const model_weights>& draft = nullptr);
 
 } // namespace troupe

@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 
-#include "models/drafting_executor.hpp"
 #include "scheduler/scheduler.hpp"
 #include "tests/models/group_testing.hpp"
 
@@ -109,15 +108,15 @@ struct matrix {
   }
 
   std::unique_ptr<step_executor> executor(draft_source source, const cpu_executor_options& o) const {
-    const cpu_group group{shape.tp_size, shape.stages, test::group_deadline};
-    return source == draft_source::model ? make_drafting_cpu_executor(weights, draft, o, group) : make_cpu_group_executor(weights, o, group);
+    return make_cpu_group_executor(weights, o, shape.tp_size, shape.stages, test::group_deadline,
+                                   source == draft_source::model ? draft : nullptr);
   }
 
   std::map<sequence_id, said> alone(const std::vector<sequence_request>& requests, group_shape on) {
     cpu_executor_options o = test::small_options();
     o.max_num_seqs = 1;
     o.threads = 1;
-    const auto executor = make_cpu_group_executor(weights, o, {on.tp_size, on.stages, test::group_deadline});
+    const auto executor = make_cpu_group_executor(weights, o, on.tp_size, on.stages, test::group_deadline);
     scheduler_config config;
     config.prefix_caching = false;
     config.plans_in_flight = 1;
