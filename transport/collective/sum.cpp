@@ -10,7 +10,8 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kTile = 1024; // elements whose sums stay in the nearest cache
+constexpr std::size_t kSliceElements = 64; // slices begin at multiples of this
+constexpr std::size_t kTile = 1024;        // elements whose sums stay in the nearest cache
 
 struct as_f32 {
   using element = float;
@@ -57,6 +58,10 @@ void sum_in_rank_order(dtype type, std::span<const std::byte* const> inputs, std
   if (type == dtype::f32) return sum<as_f32>(inputs, out, count);
   if (type == dtype::f16) return sum<as_f16>(inputs, out, count);
   sum<as_bf16>(inputs, out, count);
+}
+
+std::size_t slice_begin(std::size_t count, std::size_t slice, std::size_t slices) {
+  return slice == slices ? count : count * slice / slices / kSliceElements * kSliceElements;
 }
 
 } // namespace troupe

@@ -12,4 +12,7 @@ namespace troupe {
 // BF16. `out` may be one of the inputs.
 void sum_in_rank_order(dtype type, std::span<const std::byte* const> inputs, std::byte* out, std::size_t count);
 
+// Where slice `slice` of `count` elements begins when every rank takes one. slice_begin(count, slices, slices) == count.
+std::size_t slice_begin(std::size_t count, std::size_t slice, std::size_t slices);
+
 } // namespace troupe

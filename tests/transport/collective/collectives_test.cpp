@@ -1,6 +1,7 @@
 // What every kind of group promises.
 
 #include "tests/transport/collective/group_testing.hpp"
+#include "tests/transport/collective/tcp_testing.hpp"
 #include "transport/collective/local_group.hpp"
 
 namespace troupe {
@@ -12,6 +13,7 @@ struct kind {
   std::string name;
   group_maker make;
 };
+void PrintTo(const kind& one, std::ostream* out) { *out << one.name; }
 
 class collectives : public ::testing::TestWithParam<kind> {
  protected:
@@ -23,7 +25,7 @@ TEST_P(collectives, sum_in_the_order_of_ranks_to_the_last_bit) {
   for (const int size : {1, 2, 3, 4, 5, 8}) {
     auto group = make(size);
     for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
-      for (const std::size_t count : {0UL, 1UL, 3UL, 65UL, 1023UL, 4099UL, 100'003UL}) {
+      for (const std::size_t count : {0UL, 1UL, 3UL, 65UL, 1023UL, 4099UL, 40'007UL}) {
         std::vector<bytes> data;
         for (int rank = 0; rank < size; ++rank) data.push_back(random_elements(random, type, count));
         const bytes expected = plain_sum(data, type);
@@ -89,8 +91,8 @@ TEST_P(collectives, messages_keep_their_order_between_collectives) {
       if (me.rank() == 0) {
         me.send(buffer_of(first, dtype::i32), 1);
         me.send(buffer_of(second, dtype::i32), 1);
-        me.all_reduce(buffer_of(sum, dtype::f32));
         me.receive(buffer_of(back, dtype::i32), 2);
+        me.all_reduce(buffer_of(sum, dtype::f32));
         EXPECT_EQ(back[0], 2);
       } else if (me.rank() == 1) {
         std::vector<std::int32_t> got_first(count, -1), got_second(count / 2, -1);
@@ -181,8 +183,8 @@ TEST_P(collectives, abort_wakes_every_rank_from_any_thread) {
     const auto outcomes = run_ranks(group, [&](communicator& me) {
       std::vector<float> data(10);
       if (in_message) me.receive(buffer_of(data, dtype::f32), (me.rank() + 1) % 3);
-      if (!in_message && me.rank() != 2) me.all_reduce(buffer_of(data, dtype::f32));
-      if (!in_message && me.rank() == 2) me.receive(buffer_of(data, dtype::f32), 0);
+      if (!in_message && me.rank() == 2) std::this_thread::sleep_for(100ms); // the others are in the call
+      if (!in_message) me.all_reduce(buffer_of(data, dtype::f32));
     });
     aborting.join();
     for (const outcome& got : outcomes) {
@@ -270,6 +272,19 @@ TEST_P(collectives, a_message_of_another_size_is_told_with_both_sides_numbers) {
   EXPECT_NE(outcomes[1].text.find("a message of 6 F32"), std::string::npos) << outcomes[1].text;
 }
 
+TEST_P(collectives, a_message_that_was_not_received_before_a_collective_is_told) {
+  auto group = make(2);
+  const auto outcomes = run_ranks(group, [&](communicator& me) {
+    std::vector<float> data(8);
+    if (me.rank() == 0) me.send(buffer_of(data, dtype::f32), 1);
+    me.all_reduce(buffer_of(data, dtype::f32));
+  });
+  EXPECT_EQ(outcomes[1].fault, collective_fault::mismatch) << outcomes[1].text;
+  EXPECT_NE(outcomes[1].text.find("rank 1 called all_reduce of 8 F32, rank 0 a message of 8 F32"), std::string::npos) << outcomes[1].text;
+  std::vector<float> data(8); // the sender had all it needed to go on, and hears of it in its next call
+  EXPECT_EQ(attempt([&] { group[0]->all_reduce(buffer_of(data, dtype::f32)); }).fault, collective_fault::mismatch);
+}
+
 TEST_P(collectives, a_call_that_no_rank_could_make_ends_the_group) {
   const std::vector<std::function<void(communicator&)>> calls = {
       [](communicator& me) {
@@ -318,7 +333,7 @@ TEST_P(collectives, times_name_who_was_waited_for) {
   EXPECT_LT(times[1].wait_ns, times[0].wait_ns);
 }
 
-INSTANTIATE_TEST_SUITE_P(kinds, collectives, ::testing::Values(kind{"local", make_local_group}),
+INSTANTIATE_TEST_SUITE_P(kinds, collectives, ::testing::Values(kind{"local", make_local_group}, kind{"tcp", make_tcp_group}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace
