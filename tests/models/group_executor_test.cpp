@@ -165,6 +165,10 @@ TEST_P(group_executor_test, whatever_happens_to_slots_while_plans_are_out_is_as_
   EXPECT_EQ(expected[3][0].tokens, part_of(prompt_.greedy, 0, 1));
   EXPECT_EQ(expected[4][0].tokens, part_of(prompt_.greedy, 1, 4));
   EXPECT_EQ(outputs_of(*make(damaged, GetParam()), plans), expected);
+  const auto over_tcp = make_group_executor(test::make_tcp_ranks(GetParam()), [&](const rank_context& rank) {
+    return make_cpu_executor(damaged, options_of_each(), rank);
+  });
+  EXPECT_EQ(outputs_of(*over_tcp, plans), expected);
 }
 
 TEST_P(group_executor_test, a_breach_ends_the_group_at_once_for_all) {
