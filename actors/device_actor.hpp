@@ -1,6 +1,7 @@
 // One rank: owns a step_executor on its own thread, whichever process that is in.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -13,10 +14,15 @@ namespace troupe::actors {
 struct device_state {
   static constexpr const char* name = "device";
 
-  std::unique_ptr<step_executor> executor;
+  executor_factory make_executor;
+  registrar_actor registrar;
+  std::string token;
+  std::int32_t rank = 0;
+  std::unique_ptr<step_executor> executor; // null until it was told its rank
 };
 
-// Makes the executor (which may take minutes) and introduces itself to `registrar`; ends when that is gone. Must be detached.
+// Introduces itself to `registrar`, makes the executor of the rank that it is told to be (which may take minutes), and works through
+// plans; ends when the registrar is gone. Must be detached.
 device_actor::behavior_type run_device(actor_pointer<device_actor, device_state> self, executor_factory make_executor,
                                        registrar_actor registrar, std::string token);
 

@@ -41,7 +41,7 @@ TEST(request_registry, bounds_choices_and_bytes_that_wait_and_frees_them_on_ever
   EXPECT_FALSE(registry.add(1, sink(), 3, 40));
   EXPECT_EQ(registry.add(2, sink(), 2, 1)->kind, error_kind::overloaded);
   EXPECT_EQ(registry.add(2, sink(), 1, 61)->kind, error_kind::overloaded);
-  registry.enter_engine(1, 5); // no longer counted
+  registry.enter_engine(1, 0, 5); // no longer counted
   EXPECT_FALSE(registry.add(2, sink(), 4, 100));
   registry.take(1);
   EXPECT_EQ(registry.add(3, sink(), 1, 0)->kind, error_kind::overloaded) << "taken after it left the queue: freed twice?";
@@ -76,22 +76,22 @@ TEST(request_registry, knows_which_requests_are_in_the_engine) {
   registry.add(1, sink(), 1, 1);
   registry.add(2, sink(), 1, 1);
   EXPECT_FALSE(registry.busy_since());
-  registry.enter_engine(3, 5); // unknown
+  registry.enter_engine(3, 0, 5); // unknown
   EXPECT_FALSE(registry.busy_since());
-  registry.enter_engine(1, 10);
-  registry.enter_engine(2, 20);
+  registry.enter_engine(1, 0, 10);
+  registry.enter_engine(2, 0, 20);
   EXPECT_EQ(registry.busy_since(), 10U) << "when the first came";
   EXPECT_THAT(registry.ids(true), testing::UnorderedElementsAre(1, 2));
   registry.take(1);
-  EXPECT_EQ(registry.in_engine(), 1U);
+  EXPECT_EQ(registry.load(0), 1);
   registry.take(2);
-  EXPECT_EQ(registry.in_engine(), 0U);
+  EXPECT_EQ(registry.load(0), 0);
   EXPECT_FALSE(registry.busy_since());
 }
 
 TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   const std::uint64_t now = now_ns();
   EXPECT_TRUE(board.status(now, now + 50'000'000).ready);
   const auto stuck = board.status(now, now + 200'000'000);
@@ -100,31 +100,31 @@ TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
   EXPECT_NE(stuck.reason, "");
   EXPECT_TRUE(board.status(std::nullopt, now + 200'000'000).ready) << "idle is no fault";
   EXPECT_TRUE(board.status(now + 190'000'000, now + 200'000'000).ready) << "the first request after a long idle";
-  board.step_completed();
+  board.step_completed(0);
   EXPECT_TRUE(board.status(now, now_ns() + 50'000'000).ready);
 }
 
 TEST(health_board, replacing_a_device_has_a_longer_limit_but_has_one) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
-  board.device_up(false);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
+  board.group_up(0, false);
   const std::uint64_t now = now_ns();
   EXPECT_TRUE(board.status(now, now + 500'000'000).ready);
   EXPECT_FALSE(board.status(now, now + 2'000'000'000).live);
 }
 
 TEST(health_board, the_time_that_a_replacement_took_is_not_held_against_it) {
-  health_board board(1ms, 1h);
+  health_board board(1, 1ms, 1h);
   const std::uint64_t long_ago = now_ns();
-  board.device_up(false);
+  board.group_up(0, false);
   std::this_thread::sleep_for(20ms);
-  board.device_up(true);
+  board.group_up(0, true);
   EXPECT_TRUE(board.status(long_ago, now_ns()).live);
 }
 
 TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   board.fail("first");
   board.fail("second");
   const auto s = board.status(std::nullopt, now_ns());
@@ -134,8 +134,8 @@ TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
 }
 
 TEST(health_board, draining_is_live_but_not_ready) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   board.drain();
   const auto s = board.status(std::nullopt, now_ns());
   EXPECT_TRUE(s.live && s.draining);

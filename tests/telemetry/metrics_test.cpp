@@ -51,9 +51,9 @@ TEST(Metrics, SeriesDoNotAppearLater) {
   m.subject.tokens(10, 4, 5);
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(1);
-  m.subject.device_restarted();
+  m.subject.group_restarted(0);
   m.subject.numeric_fault();
-  m.subject.set_engine({1, 2, 10, 3, 4});
+  m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
   m.subject.http_request("/v1/completions", 200);
   m.subject.slow_reader_dropped();
@@ -69,9 +69,9 @@ TEST(Metrics, EventsLandInTheirOwnSeries) {
   m.subject.tokens(0, 7, 0);
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(2);
-  m.subject.device_restarted();
+  m.subject.group_restarted(0);
   m.subject.numeric_fault();
-  m.subject.set_engine({1, 2, 10, 3, 4});
+  m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
   m.subject.http_request("/v1/completions", 200);
   m.subject.slow_reader_dropped();
@@ -237,14 +237,14 @@ TEST(Metrics, ClocksThatRanBackwardsDoNotMakeHugeLatencies) {
 
 TEST(Metrics, ImpossibleEngineStateIsClampedToThePool) {
   quiet_metrics m;
-  m.subject.set_engine({-1, -2, 10, 12, 5});
+  m.subject.set_engine(0, {-1, -2, 10, 12, 5});
   auto text = m.read();
   EXPECT_EQ(text.at("troupe_requests_running{model=\"tiny\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"used\"}"), 10);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"cached\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"free\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_usage_ratio{model=\"tiny\"}"), 1);
-  m.subject.set_engine({}); // no pool: 0 / 0 is 0, not NaN
+  m.subject.set_engine(0, {}); // no pool: 0 / 0 is 0, not NaN
   text = m.read();
   EXPECT_EQ(text.at("troupe_kv_usage_ratio{model=\"tiny\"}"), 0);
 }
@@ -283,7 +283,7 @@ TEST(Metrics, ScrapesUnderWayWhileManyThreadsReportStayConsistent) {
       for (int i = 0; i < rounds; ++i) {
         m.subject.tokens(3, 1, 3);
         m.subject.first_token(static_cast<std::uint64_t>(i) * 1000);
-        m.subject.set_engine({i, 0, 100, i % 50, 50});
+        m.subject.set_engine(0, {i, 0, 100, i % 50, 50});
         m.subject.http_request("/health", 200);
       }
     });

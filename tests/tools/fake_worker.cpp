@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   faults->step_us = o.step_us;
   faults->poison = o.poison;
   faults->starts_to_fail = o.fail_start ? 1 : 0;
-  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), [&] {
+  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), [&](const actors::rank_start&, const actors::publish_rendezvous&) {
     std::unique_ptr<step_executor> device = std::make_unique<test::fake_device>(test::small_device(), faults);
     return o.abort_on < 0 ? std::move(device) : std::make_unique<aborting_device>(std::move(device), o.abort_on);
   });
