@@ -18,6 +18,7 @@ struct answer_to {
   scheduler_actor scheduler;
   epoch_number epoch = 0;
   std::int32_t rank = 0;
+  std::shared_ptr<std::atomic<bool>> failed;
 };
 
 // Called on the device's thread or on the executor's own; sending is thread-safe.
@@ -26,14 +27,18 @@ void deliver(const answer_to& to, step_outcome outcome) {
     caf::anon_send(to.scheduler, step_done{to.rank, std::move(*result)});
   } else {
     auto& failure = std::get<step_failure>(outcome);
+    *to.failed = true;
     caf::anon_send(to.scheduler, step_failed{to.epoch, to.rank, std::move(failure.reason), failure.by_peer});
   }
 }
 
 void execute(self_pointer self, const step_plan& plan) {
   auto& s = self->state;
-  const answer_to to{caf::actor_cast<scheduler_actor>(self->current_sender()), plan.epoch, s.rank};
-  if (s.executor == nullptr) return deliver(to, step_failure{"a plan came before the rank was told its place"});
+  const answer_to to{caf::actor_cast<scheduler_actor>(self->current_sender()), plan.epoch, s.rank, s.failed};
+  if (s.executor == nullptr || *s.failed) {
+    s.executor.reset();
+    return deliver(to, step_failure{"an earlier step failed", true}); // which was reported by itself
+  }
   try {
     s.executor->submit(plan, [to](step_outcome outcome) { deliver(to, std::move(outcome)); });
   } catch (const std::exception& e) {
@@ -41,6 +46,7 @@ void execute(self_pointer self, const step_plan& plan) {
   } catch (...) {
     deliver(to, step_failure{"unknown exception in the executor"});
   }
+  if (*s.failed) s.executor.reset();
 }
 
 void start(self_pointer self, const rank_start& place) {

@@ -174,8 +174,8 @@ struct group_suspect {
   bool by_peer = false;
 };
 
-// The child process of a rank has ended (it is not reaped yet).
-struct child_exited {
+// The child process of a rank was stopped, or has ended (it is not reaped yet).
+struct child_changed {
   generation_number generation = 0;
   std::int32_t rank = 0;
   std::int32_t status = 0; // as of waitpid
@@ -323,8 +323,8 @@ typename Inspector::result_type inspect(Inspector& f, group_suspect& x) {
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, child_exited& x) {
-  return f(caf::meta::type_name("child_exited"), x.generation, x.rank, x.status);
+typename Inspector::result_type inspect(Inspector& f, child_changed& x) {
+  return f(caf::meta::type_name("child_changed"), x.generation, x.rank, x.status);
 }
 
 template <class Inspector>
@@ -341,7 +341,7 @@ using device_actor = caf::typed_actor<caf::reacts_to<rank_start>, caf::reacts_to
 using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reacts_to<group_rendezvous>, caf::reacts_to<device_ready>,
                                          caf::reacts_to<device_start_failed>>;
 
-using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_exited>, caf::reacts_to<group_timeout>,
+using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<group_timeout>,
                                                  caf::reacts_to<caf::close_atom>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
@@ -376,7 +376,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_ready))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_start_failed))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_suspect))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_timeout))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::child_exited))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::child_changed))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::detach_group))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::add_sequences))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::remove_sequences))

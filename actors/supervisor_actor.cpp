@@ -1,5 +1,7 @@
 #include "actors/supervisor_actor.hpp"
 
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <caf/actor_cast.hpp>
 #include <caf/exit_reason.hpp>
@@ -243,7 +245,7 @@ void start_child(self_pointer self, std::int32_t rank, std::uint16_t port) {
   command.insert(command.end(), {"--parent-port", std::to_string(port)});
   seat.child = std::make_unique<child_process>(command, seat.token,
                                                [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
-                                                 caf::anon_send(boss, child_exited{generation, rank, status});
+                                                 caf::anon_send(boss, child_changed{generation, rank, status});
                                                });
   s.shared->device_pid(s.replica, rank) = seat.child->pid();
 }
@@ -353,9 +355,8 @@ void group_is_suspect(self_pointer self, const group_suspect& suspect) {
   if (s.now == phase::up) doubt(self, suspect.reason);
 }
 
-void child_has_exited(self_pointer self, const child_exited& exited) {
+void child_has_exited(self_pointer self, const child_changed& exited) {
   auto& s = self->state;
-  if (exited.generation != s.generation || s.seats.empty() || s.seats[static_cast<std::size_t>(exited.rank)].child == nullptr) return;
   reap(s, exited.rank);
   const std::string how = rank_name(s, exited.rank) + "the device process ended with " + describe_status(exited.status);
   // SIGKILL and SIGTERM come from outside, and a child that lost contact leaves with 0; anything else may be a request's doing.
@@ -363,6 +364,14 @@ void child_has_exited(self_pointer self, const child_exited& exited) {
   if (s.now == phase::starting) return start_has_failed(self, {{}, how + " before it was ready", false});
   if (s.now == phase::up || s.now == phase::doubtful) return lose(self, how, outside ? loss_cause::killed : loss_cause::fault);
   if (s.now == phase::retiring && all_ended(s)) replace_group(self);
+}
+
+void child_has_changed(self_pointer self, const child_changed& changed) {
+  auto& s = self->state;
+  if (changed.generation != s.generation || s.seats.empty() || s.seats[static_cast<std::size_t>(changed.rank)].child == nullptr) return;
+  if (!WIFSTOPPED(changed.status)) return child_has_exited(self, changed);
+  // Before it has said hello nothing else would tell that it is frozen; later its silence does.
+  if (s.now == phase::starting) start_has_failed(self, {{}, rank_name(s, changed.rank) + "the device process was stopped", false});
 }
 
 void device_has_hung_up(self_pointer self, const rank_seat& seat) {
@@ -454,7 +463,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const device_ready& ready) { device_is_ready(self, ready); },
       [self](const device_start_failed& failed) { device_did_not_start(self, failed); },
       [self](const group_suspect& suspect) { group_is_suspect(self, suspect); },
-      [self](const child_exited& exited) { child_has_exited(self, exited); },
+      [self](const child_changed& changed) { child_has_changed(self, changed); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](caf::close_atom) { stop(self); },
   };

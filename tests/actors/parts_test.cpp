@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <future>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "actors/child_process.hpp"
 #include "actors/health.hpp"
@@ -170,6 +173,29 @@ TEST(child_process, reports_exit_codes_and_signals_once_and_reaps) {
     EXPECT_EQ(kill(child.pid(), 0), 0) << "not reaped before the destructor: the id cannot be reused";
   }
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+}
+
+TEST(child_process, reports_each_stop_and_then_its_end) {
+  std::mutex guard;
+  std::vector<int> seen;
+  const auto count = [&] {
+    const std::lock_guard lock(guard);
+    return seen.size();
+  };
+  child_process child({"/bin/sh", "-c", "exec sleep 1000"}, "", [&](int status) {
+    const std::lock_guard lock(guard);
+    seen.push_back(status);
+  });
+  for (std::size_t round = 1; round <= 2; ++round) {
+    kill(child.pid(), SIGSTOP);
+    while (count() < round) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(WIFSTOPPED(seen[round - 1]));
+    kill(child.pid(), SIGCONT);
+    std::this_thread::sleep_for(20ms);
+  }
+  child.kill();
+  while (count() < 3) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(describe_status(seen[2]), "signal 9 (Killed)");
 }
 
 TEST(child_process, ends_with_its_object) {
