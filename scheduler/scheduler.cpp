@@ -41,7 +41,7 @@ result<std::int32_t> output_limit(const sequence_request& request, const executo
 // Drafts can be planned for a sequence only when all of its tokens are known. A run found by n-grams goes on behind the tokens that are
 // in flight, if these are what it foresees; proposals come with the results.
 bool awaits_results(const scheduler_core& core) {
-  if (core.in_flight.empty()) return false;
+  if (core.in_flight.empty() || core.config.stages > 1) return false;
   if (std::any_of(core.in_flight.begin(), core.in_flight.end(), [](const plan_in_flight& p) { return p.verifies || p.proposes; }))
     return true;
   if (!core.drafting.on() || core.drafting.source() != draft_source::ngram) return false;
@@ -64,6 +64,10 @@ scheduler::scheduler(scheduler_config config) {
   const executor_info& device = config.device;
   if (device.block_size < 1 || device.num_blocks < 1 || device.max_num_seqs < 1 || config.plans_in_flight < 1) {
     throw std::invalid_argument("scheduler: block_size, num_blocks, max_num_seqs and plans_in_flight must be at least 1");
+  }
+  if (config.stages < 1 || config.plans_in_flight < config.stages) {
+    throw std::invalid_argument("scheduler: " + std::to_string(config.stages) + " stages need as many plans in flight, not " +
+                                std::to_string(config.plans_in_flight));
   }
   if (device.max_batched_tokens < device.max_num_seqs) { // else a prefill could wait for ever behind decodes
     throw std::invalid_argument("max_num_batched_tokens (" + std::to_string(device.max_batched_tokens) +

@@ -30,12 +30,15 @@ struct speculation_config {
 struct scheduler_config {
   executor_info device;
   std::int32_t max_waiting = 1024;                      // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2;                     // 2: one step ahead
+  std::int32_t plans_in_flight = 2;                     // 2: one step ahead; at least `stages`
   std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
   bool prefix_caching = true;
   speculation_config speculation{};
   std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
   block_hash hash{};                       // none: keyed_block_hash(hash_key)
+  // Of the device's pipeline. With more than one, plans that follow one another hold different sequences, a share of the decodes each, so
+  // that all stages work; a sequence whose last draw has not come back waits.
+  std::int32_t stages = 1;
 };
 
 // Drafts whose verification came back, by place in their run; the last entry counts all further ones, too. Since construction.
@@ -75,7 +78,7 @@ class scheduler {
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
   // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out. While drafts are being
   // verified, or would be with the next results known, none before these are: a plan without the sequences that wait for them would be a
-  // whole step in which they stand still.
+  // whole step in which they stand still. In a pipeline they alone wait.
   std::optional<step_plan> schedule(std::uint64_t now_ns);
   // Absorbs a result. One of an older epoch, a repeated or unknown step changes nothing.
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);
