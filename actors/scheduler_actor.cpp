@@ -213,6 +213,7 @@ scheduler_config config_for(const serving_state& shared, const executor_info& in
   config.device = info;
   config.max_waiting = shared.options.max_queue;
   config.plans_in_flight = std::max(1, shared.options.plans_in_flight);
+  config.stages = shared.options.stages;
   config.speculation = shared.options.speculation;
   config.prefix_caching = shared.options.prefix_caching;
   if (const auto& bound = shared.options.max_predicted_ttft) {

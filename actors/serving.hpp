@@ -44,6 +44,7 @@ struct serving_options {
   std::int32_t replicas = 1;   // groups, each with a scheduler of its own behind one gateway
   std::int32_t group_size = 1; // ranks of a group: all get every plan
   std::int32_t leader = 0;     // the rank whose results have outputs
+  std::int32_t stages = 1;     // of a group's pipeline
   std::int32_t plans_in_flight = 2;
   bool prefix_caching = true;
   speculation_config speculation; // needs a device that verifies, and for draft_source::model one that proposes: else start() throws

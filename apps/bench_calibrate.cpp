@@ -178,7 +178,7 @@ int calibrate(options o) {
   if (o.engine.device != "cpu") throw std::invalid_argument("--device: bench calibrate measures the CPU device");
   refuse_speculation(o.engine);
   const auto source = open_source(o.engine);
-  const auto executor = make_executor_factory(o.engine, source, nullptr, load_text_side(*source).tokens->vocab_size())();
+  const auto executor = make_executor_factory(o.engine, source, nullptr, load_text_side(*source).tokens->vocab_size())({}, {});
   auto table = measure(*executor, o.budget_s);
   table.model = served_names(o.engine).front();
   print("rows", table.decode);
