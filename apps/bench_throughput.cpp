@@ -107,7 +107,7 @@ int run_throughput(throughput_command o) {
   o.load.output = parse_lengths("--output-len", o.output);
   o.engine.max_queue = std::max(o.engine.max_queue, static_cast<std::int32_t>(o.load.count) + 1);
   const auto source = open_source(o.engine);
-  auto timeline = open_trace(o.trace_file);
+  auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
   const bool traced = timeline != nullptr;
   if (!traced) timeline = std::make_shared<telemetry::timeline>(o.engine.data_parallel_size);
   const throughput_figures f = measure(o, timeline);

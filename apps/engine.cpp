@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "apps/device_choice.hpp"
-#include "apps/group_links.hpp"
+#include "apps/groups/links.hpp"
 #include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
 #include "device/cpu/host_limits.hpp"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/child_process.hpp"
+#include "actors/group_limits.hpp"
 #include "actors/health.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/restart_policy.hpp"
@@ -92,6 +93,22 @@ TEST(request_registry, knows_which_requests_are_in_the_engine) {
   EXPECT_FALSE(registry.busy_since());
 }
 
+TEST(request_registry, loads_count_choices_where_they_are) {
+  request_registry registry({10, 100}, 2);
+  registry.add(1, sink(), 3, 1);
+  registry.add(2, sink(), 1, 1);
+  EXPECT_EQ(registry.load(0), 0) << "at the tokenizer";
+  registry.enter_engine(1, 0, 5);
+  registry.enter_engine(2, 1, 5);
+  EXPECT_EQ(registry.load(0), 3);
+  EXPECT_TRUE(registry.move(1, 1));
+  EXPECT_EQ(registry.load(0), 0);
+  EXPECT_EQ(registry.load(1), 4);
+  registry.take(1);
+  EXPECT_EQ(registry.load(1), 1);
+  EXPECT_FALSE(registry.move(1, 0)) << "it has ended";
+}
+
 TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
   health_board board(1, 100ms, 1s);
   board.group_up(0, true);
@@ -136,6 +153,25 @@ TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
   EXPECT_FALSE(board.accepts());
 }
 
+TEST(health_board, one_group_is_enough_and_the_missing_one_is_named) {
+  health_board board(2, 100ms, 1s);
+  board.group_up(0, true);
+  board.group_up(1, true);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "");
+  board.group_up(1, false);
+  EXPECT_TRUE(board.status(std::nullopt, now_ns()).ready);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "1 of 2 replicas are up");
+  EXPECT_EQ(board.losses(1), 1U);
+  EXPECT_TRUE(board.other_is_up(1));
+  EXPECT_FALSE(board.other_is_up(0));
+  board.give_group_up(1, "first");
+  EXPECT_TRUE(board.status(std::nullopt, now_ns()).live);
+  EXPECT_EQ(board.losses(1), 1U) << "it was lost before";
+  board.give_group_up(0, "second");
+  EXPECT_FALSE(board.status(std::nullopt, now_ns()).live);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "second");
+}
+
 TEST(health_board, draining_is_live_but_not_ready) {
   health_board board(1, 100ms, 1s);
   board.group_up(0, true);
@@ -143,6 +179,33 @@ TEST(health_board, draining_is_live_but_not_ready) {
   const auto s = board.status(std::nullopt, now_ns());
   EXPECT_TRUE(s.live && s.draining);
   EXPECT_FALSE(s.ready);
+}
+
+executor_info some_device() { return {4, 100, 8, 16, 128, 97}; }
+
+TEST(group_limits, ranks_differ_in_their_pools_alone) {
+  auto smaller = some_device(), other = some_device();
+  smaller.num_blocks = 60;
+  ++other.max_num_seqs;
+  EXPECT_EQ(limits_of_group(std::vector{some_device(), smaller}, {}).info.num_blocks, 60);
+  EXPECT_EQ(limits_of_group(std::vector{smaller, some_device()}, {}).objection, "");
+  EXPECT_EQ(limits_of_group(std::vector{some_device(), other}, {}).objection, "rank 1 has other limits than rank 0");
+}
+
+TEST(group_limits, a_group_formed_anew_is_what_it_was) {
+  auto smaller = some_device(), larger = some_device();
+  smaller.num_blocks = 60;
+  larger.num_blocks = 200;
+  EXPECT_NE(limits_of_group(std::vector{smaller}, some_device()).objection, "");
+  const auto agreed = limits_of_group(std::vector{larger}, some_device());
+  EXPECT_EQ(agreed.objection, "");
+  EXPECT_EQ(agreed.info.num_blocks, 100) << "the scheduler knows no more";
+}
+
+TEST(group_limits, what_no_scheduler_takes_is_refused) {
+  auto impossible = some_device();
+  impossible.max_batched_tokens = 1;
+  EXPECT_NE(limits_of_group(std::vector{impossible}, {}).objection, "");
 }
 
 TEST(restart_policy, counts_within_its_period_only) {

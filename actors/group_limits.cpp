@@ -1,4 +1,4 @@
-#include "actors/group_agreement.hpp"
+#include "actors/group_limits.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -16,7 +16,7 @@ bool equal_but_blocks(executor_info a, const executor_info& b) {
 
 } // namespace
 
-agreement agree(std::span<const executor_info> ranks, const std::optional<executor_info>& first) {
+group_limits limits_of_group(std::span<const executor_info> ranks, const std::optional<executor_info>& first) {
   executor_info info = ranks.front();
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (!equal_but_blocks(ranks[r], info)) return {info, "rank " + std::to_string(r) + " has other limits than rank 0"};

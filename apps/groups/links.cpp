@@ -1,4 +1,4 @@
-#include "apps/group_links.hpp"
+#include "apps/groups/links.hpp"
 
 #include <array>
 #include <cstdint>
