@@ -89,11 +89,13 @@ collective_buffer cpu_model::hidden_rows(std::int64_t rows) {
 
 void cpu_model::enter(const forward_batch& batch) {
   if (rank_.first_stage()) return embed(batch.tokens);
-  rank_.pipeline->receive(hidden_rows(static_cast<std::int64_t>(batch.tokens.size())), rank_.stage - 1);
+  const collective_buffer rows = hidden_rows(static_cast<std::int64_t>(batch.tokens.size()));
+  with_pipeline(rank_, [&](communicator& stages) { stages.receive(rows, rank_.stage - 1); });
 }
 
 void cpu_model::leave(std::int64_t rows) {
-  if (!rank_.last_stage()) rank_.pipeline->send(hidden_rows(rows), rank_.stage + 1);
+  if (rank_.last_stage()) return;
+  with_pipeline(rank_, [&](communicator& stages) { stages.send(hidden_rows(rows), rank_.stage + 1); });
 }
 
 // Each rank looks up the ids that it holds; one of them has a row, the others zeros.
@@ -111,7 +113,8 @@ void cpu_model::embed(std::span<const token_id> tokens) {
 }
 
 void cpu_model::add_up(std::int64_t rows) {
-  if (rank_.tp_size > 1) rank_.tensor->all_reduce(hidden_rows(rows));
+  if (rank_.tp_size == 1) return;
+  with_tensor(rank_, [&](communicator& peers) { peers.all_reduce(hidden_rows(rows)); });
 }
 
 // hidden += output(attention(rope(norm(qkv(norm(hidden)))))). In a group the first rank brings what was there into the sum.
@@ -173,11 +176,11 @@ const float* cpu_model::gather_logits(std::int64_t rows) {
   const std::size_t places = static_cast<std::size_t>(vocab_.places);
   const collective_buffer part{vocab_part_.data(), static_cast<std::size_t>(rows) * places, dtype::f32};
   if (!rank_.leader()) {
-    rank_.tensor->send(part, 0);
+    with_tensor(rank_, [&](communicator& peers) { peers.send(part, 0); });
     return nullptr;
   }
   for (int rank = 0; rank < rank_.tp_size; ++rank) {
-    if (rank > 0) rank_.tensor->receive(part, rank);
+    if (rank > 0) with_tensor(rank_, [&](communicator& peers) { peers.receive(part, rank); });
     for (std::int64_t row = 0; row < rows; ++row) {
       std::copy_n(vocab_part_.data() + row * vocab_.places, places, logits_.data() + row * logits_stride() + rank * vocab_.places);
     }

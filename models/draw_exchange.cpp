@@ -64,7 +64,7 @@ void draw_exchange::receive(slot_table& slots) {
   for (const awaited_item& awaited : items) words += words_of(awaited.item);
   if (words == 0) return;
   message_.resize(words);
-  rank_.pipeline->receive({message_.data(), words, dtype::i32}, rank_.stages - 1);
+  with_pipeline(rank_, [&](communicator& stages) { stages.receive({message_.data(), words, dtype::i32}, rank_.stages - 1); });
   const std::int32_t* from = message_.data();
   for (const auto& [item, life] : items) {
     slot_output output;
@@ -97,8 +97,10 @@ void draw_exchange::publish(const step_plan& plan, std::vector<slot_output>& out
   }
   if (message_.empty()) return;
   const collective_buffer all{message_.data(), message_.size(), dtype::i32};
-  if (rank_.tp_size > 1) rank_.tensor->broadcast(all, 0);
-  for (int stage = 0; stage + 1 < rank_.stages; ++stage) rank_.pipeline->send(all, stage);
+  if (rank_.tp_size > 1) with_tensor(rank_, [&](communicator& peers) { peers.broadcast(all, 0); });
+  for (int stage = 0; stage + 1 < rank_.stages; ++stage) {
+    with_pipeline(rank_, [&](communicator& stages) { stages.send(all, stage); });
+  }
   const std::int32_t* from = message_.data();
   for (std::size_t i = 0; i < plan.items.size() && !rank_.leader(); ++i) from = read(plan.items[i], from, outputs[i]);
 }

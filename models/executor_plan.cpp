@@ -131,7 +131,8 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
                options.max_batched_tokens,
                context_length(c, options.max_model_len),
                std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size)),
-               options.max_batched_tokens};
+               options.max_batched_tokens,
+               options.max_proposals};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
   plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cpu::usable_cores()),
                 options.max_batched_tokens,
@@ -148,6 +149,13 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   plan.weight_bytes = copied_bytes(weights);
   if (available) check_memory(plan, block_bytes, *available);
   return plan;
+}
+
+executor_plan plan_rank(const model_weights& whole, cpu_executor_options options, const rank_context& rank) {
+  check_model(whole.config);
+  if (rank.size() == 1) return plan_executor(whole, options, std::nullopt);
+  options.kv_type = kv_type_of(whole, options);
+  return plan_executor(shard_weights(whole, rank), options, std::nullopt, rank);
 }
 
 } // namespace troupe

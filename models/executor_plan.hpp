@@ -30,6 +30,11 @@ std::int32_t context_length(const model_config& config, std::optional<std::int32
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options,
                             std::optional<std::uint64_t> available = cpu::available_memory(), const rank_context& rank = {});
 
+// What `rank` takes of a whole model; memory is not looked at.
+executor_plan plan_rank(const model_weights& whole, cpu_executor_options options, const rank_context& rank);
+
+inline std::size_t total_bytes(const executor_plan& plan) { return plan.weight_bytes + plan.activation_bytes + plan.kv_bytes; }
+
 // Of the KV cache: what the options say, or what suits the weights of the whole model.
 dtype kv_type_of(const model_weights& whole, const cpu_executor_options& options);
 

@@ -46,8 +46,9 @@ executor_info agree(const executor_info& mine, const rank_context& rank) {
   words said;
   for (std::size_t i = 0; i < kEqual.size(); ++i) said[i] = mine.*kEqual[i].member;
   said.back() = mine.num_blocks;
-  if (rank.tensor) agree_over(*rank.tensor, said);
-  if (rank.pipeline) agree_over(*rank.pipeline, said);
+  const auto among = [&](communicator& group) { agree_over(group, said); };
+  if (rank.tensor) with_tensor(rank, among);
+  if (rank.pipeline) with_pipeline(rank, among);
   executor_info agreed = mine;
   agreed.num_blocks = said.back();
   return agreed;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "models/drafting_executor.hpp"
 #include "models/executor_plan.hpp"
 #include "models/ordered_worker.hpp"
 #include "models/shard.hpp"
@@ -83,19 +84,20 @@ std::vector<std::shared_ptr<communicator>> local_group(int size, std::chrono::mi
   return ends;
 }
 
-void check_memory(const model_weights& weights, const cpu_executor_options& options, int tp_size, int stages) {
+void check_memory(const model_weights& whole, const cpu_executor_options& options, int tp_size, int stages, const model_weights* draft) {
   const auto available = cpu::available_memory();
-  if (!available) return;
+  const int ranks = tp_size * stages;
   std::size_t needed = 0;
-  for (int rank = 0; rank < tp_size * stages; ++rank) {
-    const rank_context place{rank % tp_size, tp_size, rank / tp_size, stages, nullptr, nullptr};
-    const executor_plan plan = plan_executor(shard_weights(weights, place), options, std::nullopt, place);
-    needed += plan.weight_bytes + plan.activation_bytes + plan.kv_bytes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    needed += total_bytes(plan_rank(whole, options, {rank % tp_size, tp_size, rank / tp_size, stages, nullptr, nullptr}));
   }
-  if (needed > *available) {
-    throw load_error("not enough memory: " + std::to_string(tp_size * stages) + " ranks on this machine take " + std::to_string(needed) +
-                     " bytes, but " + std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
+  if (draft != nullptr) { // its KV is within the leader's
+    const executor_plan plan = plan_rank(*draft, options, {});
+    needed += plan.weight_bytes + plan.activation_bytes;
   }
+  if (!available || needed <= *available) return;
+  throw load_error("not enough memory: " + std::to_string(ranks) + " ranks on this machine take " + std::to_string(needed) + " bytes, but " +
+                   std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
 }
 
 } // namespace
@@ -121,15 +123,18 @@ std::unique_ptr<step_executor> make_group_executor(const std::vector<rank_contex
   return std::make_unique<group_executor>(ranks, make_rank);
 }
 
-std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& weights, cpu_executor_options options,
-                                                       int tp_size, int stages, std::chrono::milliseconds deadline) {
-  check_model(weights->config);
-  check_shards(weights->config, tp_size, stages);
-  options.kv_type = kv_type_of(*weights, options);
+std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& whole, cpu_executor_options options,
+                                                       int tp_size, int stages, std::chrono::milliseconds deadline,
+                                                       const std::shared_ptr<const model_weights>& draft) {
+  check_model(whole->config);
+  check_shards(whole->config, tp_size, stages);
+  const auto make_rank = [&](const rank_context& rank) {
+    return draft ? make_drafting_cpu_executor(whole, draft, options, rank) : make_cpu_executor(whole, options, rank);
+  };
+  if (tp_size * stages == 1) return make_rank({});
   if (options.threads == 0) options.threads = std::max(1, cpu::usable_cores() / (tp_size * stages));
-  check_memory(*weights, options, tp_size, stages);
-  return make_group_executor(make_local_ranks(tp_size, stages, deadline),
-                             [&](const rank_context& rank) { return make_cpu_executor(weights, options, rank); });
+  check_memory(*whole, options, tp_size, stages, draft.get());
+  return make_group_executor(make_local_ranks(tp_size, stages, deadline), make_rank);
 }
 
 } // namespace troupe

@@ -21,9 +21,11 @@ std::vector<rank_context> make_local_ranks(int tp_size, int stages, std::chrono:
 std::unique_ptr<step_executor> make_group_executor(const std::vector<rank_context>& ranks,
                                                    const std::function<std::unique_ptr<step_executor>(const rank_context&)>& make_rank);
 
-// One group on this machine's CPU. `options` are each rank's own, but that threads = 0 shares this machine's cores out to them. Throws
-// load_error, with the numbers, also where all ranks together need more memory than there is.
-std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& weights, cpu_executor_options options,
-                                                       int tp_size, int stages, std::chrono::milliseconds deadline);
+// A group on this machine's CPU; a size of 1 is a plain CPU executor. `options` are each rank's own, but that threads = 0 shares this
+// machine's cores out to them; `draft` is a draft model beside the leader, or null. Throws load_error, with the numbers, also where all
+// together need more memory than there is.
+std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<const model_weights>& whole, cpu_executor_options options,
+                                                       int tp_size, int stages, std::chrono::milliseconds deadline,
+                                                       const std::shared_ptr<const model_weights>& draft = nullptr);
 
 } // namespace troupe

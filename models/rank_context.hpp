@@ -1,6 +1,7 @@
 // Which rank of a tensor and pipeline parallel group an executor is, and what it talks to the others through.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,15 +24,13 @@ struct rank_context {
 };
 
 // "rank 3 (stage 1, tensor rank 1)"
-inline std::string name_of(const rank_context& rank) {
-  return "rank " + std::to_string(rank.number()) + " (stage " + std::to_string(rank.stage) + ", tensor rank " + std::to_string(rank.tp_rank) +
-         ")";
-}
+std::string name_of(const rank_context& rank);
+
+// `call` on the communicator; what it throws then names the peer as a rank of the whole group.
+void with_tensor(const rank_context& rank, const std::function<void(communicator&)>& call);
+void with_pipeline(const rank_context& rank, const std::function<void(communicator&)>& call);
 
 // Ends the calls of all other ranks, now and later.
-inline void abort_group(const rank_context& rank, const std::string& reason) noexcept {
-  if (rank.tensor) rank.tensor->abort(reason);
-  if (rank.pipeline) rank.pipeline->abort(reason);
-}
+void abort_group(const rank_context& rank, const std::string& reason) noexcept;
 
 } // namespace troupe

@@ -16,6 +16,17 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 constexpr std::chrono::milliseconds kNotice{200}; // for a notice that explains why a connection ended
 
+// What is left of a frame.
+msghdr rest_of(wire::frame_header& header, std::byte* payload, std::size_t bytes, std::size_t done, iovec (&parts)[2]) {
+  const std::size_t head = std::min(done, sizeof header);
+  parts[0] = {reinterpret_cast<std::byte*>(&header) + head, sizeof header - head};
+  parts[1] = {payload + (done - head), bytes - (done - head)};
+  msghdr message{};
+  message.msg_iov = head < sizeof header ? parts : parts + 1;
+  message.msg_iovlen = head < sizeof header ? 2 : 1;
+  return message;
+}
+
 std::string error_text(int error) { return std::generic_category().message(error); }
 
 } // namespace
@@ -34,6 +45,7 @@ tcp_exchange::arrival tcp_exchange::run(const collective_call& call, std::uint16
                                         std::span<const incoming> in, deadline_clock::time_point until) {
   raise_if_ended();
   arrival_ = {deadline_clock::now(), -1};
+  if (phase == 0) allowed_ = std::chrono::ceil<std::chrono::milliseconds>(until - arrival_.all_there);
   start(call, phase, out, in);
   if (phase == 0) sleep(arrival_.all_there); // hears of a group that has ended, also where nobody is waited for
   auto idle_since = arrival_.all_there;
@@ -44,10 +56,10 @@ tcp_exchange::arrival tcp_exchange::run(const collective_call& call, std::uint16
     if (left_ == 0) break;
     raise_if_ended();
     const auto now = deadline_clock::now();
-    if (moved) idle_since = now;
-    if (moved || (spins_ && now - idle_since < kSpin)) continue;
     if (now >= until) late();
-    sleep(until);
+    if (moved) idle_since = now;
+    const bool again = moved || (spins_ && now - idle_since < kSpin);
+    if (!again) sleep(until);
   }
   return arrival_;
 }
@@ -70,21 +82,6 @@ void tcp_exchange::start(const collective_call& call, std::uint16_t phase, std::
   }
   left_ = out.size() + in.size();
 }
-
-namespace {
-
-// What is left of a frame.
-msghdr rest_of(wire::frame_header& header, std::byte* payload, std::size_t bytes, std::size_t done, iovec (&parts)[2]) {
-  const std::size_t head = std::min(done, sizeof header);
-  parts[0] = {reinterpret_cast<std::byte*>(&header) + head, sizeof header - head};
-  parts[1] = {payload + (done - head), bytes - (done - head)};
-  msghdr message{};
-  message.msg_iov = head < sizeof header ? parts : parts + 1;
-  message.msg_iovlen = head < sizeof header ? 2 : 1;
-  return message;
-}
-
-} // namespace
 
 bool tcp_exchange::push(int peer) {
   lane& to = lane_of(peer);
@@ -167,7 +164,7 @@ void tcp_exchange::lost(int peer, const std::string& why) {
 
 void tcp_exchange::late() {
   const std::string within =
-      " within " + std::to_string(deadline_.count()) + " ms; rank " + std::to_string(rank_) + " waited for it in " + describe(call_);
+      " within " + std::to_string(allowed_.count()) + " ms; rank " + std::to_string(rank_) + " waited for it in " + describe(call_);
   const auto fault = [&](int peer, const std::string& what) {
     return group_fault{collective_fault::deadline, peer, lane_of(peer).link.name + what + within};
   };

@@ -82,6 +82,7 @@ class tcp_exchange {
   const bool spins_;
   std::vector<lane> lanes_; // by rank
   collective_call call_;
+  std::chrono::milliseconds allowed_{0}; // for it
   std::uint64_t collectives_ = 0;
   std::size_t left_ = 0; // frames of this exchange that are not done
   arrival arrival_;

@@ -89,7 +89,7 @@ TEST(tcp_faults, a_frozen_peer_holds_up_a_large_send_until_the_deadline) {
 struct raw_member {
   descriptor data, notices;
 
-  explicit raw_member(const tcp_address& address) {
+  explicit raw_member(const tcp_address& address, bool confirms = true) {
     wire::introduction hello;
     hello.rank = 1;
     hello.size = 2;
@@ -97,7 +97,7 @@ struct raw_member {
     notices = say(address, hello, wire::lane::notices); // the other way round than ranks do it
     data = say(address, hello, wire::lane::data);
     EXPECT_TRUE(wire::read_notice(notices, deadline_clock::now() + kAmple));
-    write(wire::header_of({}, 0, 1));
+    if (confirms) write(wire::header_of({}, 0, 1));
   }
 
   static descriptor say(const tcp_address& address, wire::introduction hello, wire::lane lane) {
@@ -128,6 +128,22 @@ outcome sum_beside(const std::function<void(raw_member&)>& rank_1_does) {
   return got;
 }
 
+TEST(tcp_faults, a_member_that_does_not_confirm_is_given_up) {
+  auto options = options_with(kAmple);
+  options.form_deadline = 300ms;
+  tcp_rendezvous rendezvous(options);
+  std::thread rank_1([&] {
+    const raw_member member(rendezvous.address(), false);
+    wait_until_ready(member.notices, POLLIN, deadline_clock::now() + kAmple);
+  });
+  const outcome got = attempt([&] { rendezvous.form(2); });
+  rank_1.join();
+  EXPECT_EQ(got.fault, collective_fault::deadline) << got.text;
+  EXPECT_NE(got.text.find("did not come within"), std::string::npos) << got.text;
+  EXPECT_NE(got.text.find("the forming of the group"), std::string::npos) << got.text;
+  EXPECT_LT(got.took, 2s);
+}
+
 TEST(tcp_faults, garbage_from_a_member_ends_the_group) {
   const outcome got = sum_beside([](raw_member& me) { me.write(std::array<std::uint64_t, 4>{1, 2, 3, 4}); });
   EXPECT_EQ(got.fault, collective_fault::failed) << got.text;
@@ -141,6 +157,16 @@ TEST(tcp_faults, a_frame_that_stops_in_its_middle_is_told) {
   });
   EXPECT_EQ(got.fault, collective_fault::deadline) << got.text;
   EXPECT_NE(got.text.find("sent 1032 of 4032 bytes"), std::string::npos) << got.text;
+}
+
+TEST(tcp_faults, a_frame_that_comes_too_slowly_is_given_up) {
+  const outcome got = sum_beside([](raw_member& me) {
+    me.write(wire::header_of({collective_op::all_reduce, dtype::f32, 1000, 0}, 0, 2));
+    for (int i = 0; i < 100 && !wait_until_ready(me.notices, POLLIN, deadline_clock::now() + 10ms); ++i) me.write(1.0F);
+  });
+  EXPECT_EQ(got.fault, collective_fault::deadline) << got.text;
+  EXPECT_NE(got.text.find(" of 4032 bytes within 300 ms"), std::string::npos) << got.text;
+  EXPECT_LT(got.took, 900ms);
 }
 
 TEST(tcp_faults, a_peer_that_has_lost_count_is_told) {
