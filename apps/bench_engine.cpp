@@ -39,10 +39,6 @@ value model_json(const engine_options& options, const checkpoint& source, const 
   return out;
 }
 
-} // namespace
-
-namespace {
-
 bench::rate_ceilings measure(const engine_options& options, const checkpoint& source) {
 #ifdef TROUPE_HAVE_CUDA
   if (const auto gpu_number = choose_device(options, source.config()).gpu) {
@@ -99,7 +95,7 @@ bench::model_cost cost_of(const engine_options& options, const checkpoint& sourc
 value_object begin_result(const std::string& kind, const engine_options& options, const checkpoint& source,
                           const bench::rate_ceilings& ceilings) {
   const std::optional<std::int32_t> gpu = choose_device(options, source.config()).gpu;
-  const std::string device = gpu ? "cuda" : "cpu";
+  const std::string device = device_kind(options, source);
   value_object out = bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device, machine_of(device, gpu.value_or(0)), ceilings});
   out.set("model", model_json(options, source, cost_of(options, source)));
   return out;

@@ -15,6 +15,7 @@
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
 #include "apps/load_flags.hpp"
+#include "models/gpu_executor.hpp"
 #include "apps/tracing.hpp"
 
 namespace troupe::apps {
@@ -28,8 +29,10 @@ struct throughput_command {
   std::string trace_file;
 };
 
-value workload_json(const throughput_command& o) {
+value workload_json(const throughput_command& o, bool on_gpu) {
   const bench::generation_options& load = o.load;
+  const engine_options& e = o.engine;
+  const gpu_executor_options defaults;
   value_object out;
   out.set("requests", static_cast<std::int64_t>(load.count));
   out.set("burst", static_cast<std::int64_t>(load.burst));
@@ -37,8 +40,9 @@ value workload_json(const throughput_command& o) {
   out.set("burstiness", load.burstiness);
   out.set("input_len", o.input);
   out.set("output_len", o.output);
-  out.set("max_num_seqs", std::int64_t{o.engine.max_num_seqs});
-  out.set("max_num_batched_tokens", std::int64_t{o.engine.max_num_batched_tokens});
+  out.set("max_num_seqs", std::int64_t{on_gpu && !e.max_num_seqs_given ? defaults.max_num_seqs : e.max_num_seqs});
+  out.set("max_num_batched_tokens",
+          std::int64_t{on_gpu && !e.max_num_batched_tokens_given ? defaults.max_batched_tokens : e.max_num_batched_tokens});
   out.set("seed", std::to_string(load.seed));
   return out;
 }
@@ -113,7 +117,7 @@ int run_throughput(throughput_command o) {
   const throughput_figures f = measure(o, timeline);
   const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("throughput", o.engine, *source, ceilings);
-  result.set("workload", workload_json(o));
+  result.set("workload", workload_json(o, device_kind(o.engine, *source) == "cuda"));
   add_figures(result, f);
   std::string table = table_of(f);
   if (traced) table += timeline->describe() + "\n";

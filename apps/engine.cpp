@@ -56,9 +56,6 @@ void check(const engine_options& o) {
   if ((o.speculative_method == "draft") == o.draft_model.empty()) {
     throw std::invalid_argument("--speculative-method draft and --speculative-draft-model go together");
   }
-  if (!o.draft_model.empty() && o.group_size() > 1) {
-    throw std::invalid_argument("--speculative-method draft: a draft model needs groups of one device (no --tp, no --pp)");
-  }
 }
 
 // Of a rank's collectives. Ranks of a stage do the same work, those of a pipeline wait for whole steps of each other.
@@ -211,14 +208,15 @@ class executor_maker {
     if (options_.group_size() > 1 && first.gpu) throw load_error("--tp and --pp: a group of GPUs cannot be formed by this program yet");
     if (first.gpu) return make_on_gpu(*choose_device(mine, source_->config()).gpu, mine);
     check_batch(mine);
-    if (options_.group_size() == 1) return make_alone(mine);
+    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
       return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_), options_.tensor_parallel_size,
                                      options_.pipeline_parallel_size, call_deadline(options_));
     }
     const auto link = links_.open(place, publish);
     const auto whole = weights(); // before the ranks meet: how long it takes differs
-    return make_cpu_executor(whole, executor_options(mine, tokenizer_vocab_), link->meet());
+    const auto draft = draft_ ? draft_weights() : nullptr;
+    return make_on_cpu(whole, draft, mine, link->meet());
   }
 
  private:
@@ -230,12 +228,11 @@ class executor_maker {
     return executor;
   }
 
-  std::unique_ptr<step_executor> make_alone(const engine_options& o) {
-    const auto target = weights();
-    if (!draft_) return make_cpu_executor(target, executor_options(o, tokenizer_vocab_));
-    const std::lock_guard lock(guard_);
-    if (!draft_weights_) draft_weights_ = load_weights(options_, *draft_);
-    return make_drafting_cpu_executor(target, draft_weights_, executor_options(o, tokenizer_vocab_));
+  std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
+                                             const std::shared_ptr<const model_weights>& draft, const engine_options& o,
+                                             const rank_context& rank) const {
+    const cpu_executor_options options = executor_options(o, tokenizer_vocab_);
+    return draft ? make_drafting_cpu_executor(target, draft, options, rank) : make_cpu_executor(target, options, rank);
   }
 
   // Loaded once, for all ranks and replicas of this process.
@@ -243,6 +240,11 @@ class executor_maker {
     const std::lock_guard lock(guard_);
     if (!target_weights_) target_weights_ = load_weights(options_, *source_);
     return target_weights_;
+  }
+  std::shared_ptr<const model_weights> draft_weights() {
+    const std::lock_guard lock(guard_);
+    if (!draft_weights_) draft_weights_ = load_weights(options_, *draft_);
+    return draft_weights_;
   }
 
   const engine_options options_;

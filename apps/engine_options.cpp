@@ -30,6 +30,7 @@ void add_device_flags(CLI::App& command, engine_options& o) {
       ->capture_default_str();
   command.add_flag("--kernel-times", o.kernel_times,
                    "for --trace: the GPU times each group of kernels (launches of steps without a graph no longer overlap)");
+  command.add_flag("--enforce-eager{false}", o.gpu.graphs, "launch a GPU's decode steps kernel by kernel instead of replaying graphs");
   command.add_flag("--reference", o.reference, "the GPU's plain path: unfused, synchronous, without graphs");
 }
 
@@ -135,6 +136,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.kv_cache_memory_given) args.insert(args.end(), {"--kv-cache-memory", o.kv_cache_memory});
   if (o.kernel_times) args.push_back("--kernel-times");
   if (o.reference) args.push_back("--reference");
+  if (!o.gpu.graphs) args.push_back("--enforce-eager");
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);
   return args;

@@ -267,7 +267,7 @@ void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_l
 }
 
 download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
-  const cuda::nvtx_range range("troupe step");
+  const cuda::nvtx_range range(step.spans.empty() && !step.rows.empty() ? "troupe decode" : "troupe step");
   const download_layout layout(count_of(step.items.size()), count_of(step.heads.size()), step.reports);
   const std::int32_t graph = graph_rows(step);
   if (graph > 0) pad(step, graph);
