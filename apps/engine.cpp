@@ -211,7 +211,7 @@ class executor_maker {
     if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
       return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_), options_.tensor_parallel_size,
-                                     options_.pipeline_parallel_size, call_deadline(options_));
+                                     options_.pipeline_parallel_size, call_deadline(options_), draft_ ? draft_weights() : nullptr);
     }
     const auto link = links_.open(place, publish);
     const auto whole = weights(); // before the ranks meet: how long it takes differs
