@@ -29,7 +29,8 @@ void end_request(gateway_state& s, request_id id, const error& reason) {
 
 replica_router& router_of(gateway_state& s) {
   if (!s.router) {
-    router_config config{static_cast<std::int32_t>(s.schedulers.size()), s.shared->block_size, s.shared->num_blocks, {}};
+    router_config config{static_cast<std::int32_t>(s.schedulers.size()), s.shared->block_size, 0, {}};
+    if (s.shared->options.prefix_caching) config.num_blocks = s.shared->num_blocks;
     for (std::uint64_t& half : config.hash_key) half = s.seeds();
     s.router.emplace(config);
     s.losses_seen.assign(s.schedulers.size(), 0);

@@ -203,10 +203,11 @@ class executor_maker {
 
   std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     const device_choice first = choose_device(options_, source_->config());
-    if (place.rank == 0) spdlog::info("{}", first.reason);
     const engine_options mine = options_of_rank(options_, place, first.gpu);
+    const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
+    if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
     if (options_.group_size() > 1 && first.gpu) throw load_error("--tp and --pp: a group of GPUs cannot be formed by this program yet");
-    if (first.gpu) return make_on_gpu(*choose_device(mine, source_->config()).gpu, mine);
+    if (device.gpu) return make_on_gpu(*device.gpu, mine);
     check_batch(mine);
     if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
