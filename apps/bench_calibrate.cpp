@@ -54,7 +54,7 @@ void sample_serving(bench::step_stopwatch& watch, serving_probe& probe, const ex
 // Whole rounds, so that each point sees the machine at all times of the measurement.
 simulation::device_table measure(const options& o, const actors::executor_factory& make_executor) {
   const auto begin = steady::now();
-  const auto executor = make_executor();
+  const auto executor = make_executor({}, {});
   const executor_info info = executor->info();
   bench::calibration c(info);
   bench::step_stopwatch watch(*executor);

@@ -21,8 +21,8 @@ constexpr std::int32_t kLoneOutputs = 4;
 serving_probe::serving_probe(const engine_options& options, actors::executor_factory make_executor)
     : log_(std::make_shared<bench::step_log>()) {
   auto metrics = std::make_shared<telemetry::metrics>(served_names(options).front(), TROUPE_VERSION);
-  const auto recording = [make = std::move(make_executor), log = log_]() -> std::unique_ptr<step_executor> {
-    return std::make_unique<bench::recording_executor>(make(), log);
+  const auto recording = [make = std::move(make_executor), log = log_](const auto& rank, const auto& publish) {
+    return std::make_unique<bench::recording_executor>(make(rank, publish), log);
   };
   engine_ = start_engine(options, metrics, nullptr, recording);
   http::server_options http;

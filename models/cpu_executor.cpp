@@ -44,6 +44,10 @@ class cpu_executor final : public step_executor {
     step_outcome outcome;
     try {
       outcome = run(plan);
+    } catch (const collective_error& e) {
+      slots_.fail(e.what());
+      const bool program = e.fault() == collective_fault::mismatch || e.fault() == collective_fault::failed;
+      outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what(), !program};
     } catch (const std::exception& e) {
       slots_.fail(e.what());
       outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what()};
@@ -74,6 +78,12 @@ class cpu_executor final : public step_executor {
       for (slot_output& output : result.outputs) output = {output.slot, {}, {}, {}, false};
     }
     result.times = {compute - start, finish - compute, now_ns() - finish, start, compute, finish, {}};
+    for (communicator* group : {rank_.tensor.get(), rank_.pipeline.get()}) {
+      if (group == nullptr) continue;
+      const collective_times times = group->take_times();
+      result.times.collective_wait_ns += times.wait_ns;
+      result.times.collective_move_ns += times.move_ns;
+    }
     return result;
   }
 

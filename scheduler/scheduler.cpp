@@ -137,6 +137,25 @@ std::optional<std::uint64_t> scheduler::next_deadline_ns() const { return core_-
 
 std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause) { return absorb_loss(*core_, now_ns, cause); }
 
+std::vector<sequence_progress> scheduler::take_all() {
+  const auto& table = core_->sequences;
+  if (!table.running().empty()) throw std::logic_error("sequences are running");
+  std::vector<sequence_progress> taken;
+  while (!table.waiting().empty()) {
+    sequence_state& s = **table.waiting().begin();
+    core_->deadlines.remove(s);
+    taken.push_back(std::move(static_cast<sequence_progress&>(s))); // its id and rank, being integers, stay readable
+    core_->sequences.erase(s);
+  }
+  return taken;
+}
+
+void scheduler::readmit(sequence_progress moved) {
+  sequence_state s;
+  static_cast<sequence_progress&>(s) = std::move(moved);
+  core_->deadlines.add(core_->sequences.add(std::move(s)));
+}
+
 scheduler_stats scheduler::stats() const {
   scheduler_stats s;
   s.running = static_cast<std::int32_t>(core_->sequences.running().size());

@@ -92,6 +92,11 @@ class scheduler {
   // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
   std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
+  // Gives all sequences up, in order of rank, to be readmitted by the scheduler of another group. None may run: device_lost() came before.
+  std::vector<sequence_progress> take_all();
+  // Goes on with a sequence that another scheduler admitted. It is not refused: what was accepted is not lost to a full queue. The group
+  // must have room for it in context and pool. Throws std::logic_error when its id is known.
+  void readmit(sequence_progress moved);
 
   scheduler_stats stats() const;
   epoch_number epoch() const;

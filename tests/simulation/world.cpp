@@ -110,7 +110,7 @@ void world::check_at_rest() {
     ++seen_.cancelled;
     promise(left_.contains(c.request.id), "only who leaves is cancelled");
   }
-  promise(registry_.active_requests() == 0 && registry_.in_engine() == 0 && open_.empty() && requests_.empty(), "nobody is remembered");
+  promise(registry_.active_requests() == 0 && registry_.load(0) == 0 && open_.empty() && requests_.empty(), "nobody is remembered");
   const auto late = std::make_shared<checking_sink>(scene_.clients.front().request, scene_.device);
   promise(!registry_.add(scene_.clients.size() + 1, late, scene_.max_queue, 0), "an empty registry has room for a whole queue");
   const scheduler_stats s = core_.stats();

@@ -228,7 +228,7 @@ void world::suspect(const device_pointer& d) {
 
 void world::replace() {
   const bool no_step = completed_ == std::exchange(completed_before_, completed_);
-  const bool barren = no_step && (!was_up_ || registry_.in_engine() > 0);
+  const bool barren = no_step && (!was_up_ || registry_.load(0) > 0);
   if (policy_.allow(queue_.now(), barren)) return start_device();
   note("supervisor gives up");
   ++seen_.escalations;
