@@ -12,13 +12,13 @@
 namespace troupe {
 namespace {
 
-using ::testing::HasSubstr;
 using test::generate;
 using test::greedy;
 using test::group_shape;
 using test::part_of;
 using test::plan_writer;
 using test::tokens;
+using ::testing::HasSubstr;
 
 constexpr group_shape kShapes[] = {{2, 1}, {4, 1}, {1, 2}, {2, 2}, {4, 2}};
 
@@ -165,9 +165,8 @@ TEST_P(group_executor_test, whatever_happens_to_slots_while_plans_are_out_is_as_
   EXPECT_EQ(expected[3][0].tokens, part_of(prompt_.greedy, 0, 1));
   EXPECT_EQ(expected[4][0].tokens, part_of(prompt_.greedy, 1, 4));
   EXPECT_EQ(outputs_of(*make(damaged, GetParam()), plans), expected);
-  const auto over_tcp = make_group_executor(test::make_tcp_ranks(GetParam()), [&](const rank_context& rank) {
-    return make_cpu_executor(damaged, options_of_each(), rank);
-  });
+  const auto over_tcp = make_group_executor(test::make_tcp_ranks(GetParam()),
+                                            [&](const rank_context& rank) { return make_cpu_executor(damaged, options_of_each(), rank); });
   EXPECT_EQ(outputs_of(*over_tcp, plans), expected);
 }
 
@@ -323,8 +322,8 @@ std::vector<token_scores> scored_generation(step_executor& executor, const token
   return drawn;
 }
 
-// The small model of deploy/fetch_model.sh: nine heads, three KV heads, 30 layers. Its weights are quantised, so a sum over ranks may decide
-// otherwise where the two best are close; from there on these are two texts.
+// The small model of deploy/fetch_model.sh: nine heads, three KV heads, 30 layers. Its weights are quantised, so a sum over ranks may
+// decide otherwise where the two best are close; from there on these are two texts.
 TEST(group_of_real_model, says_what_one_device_says) {
   const char* const path = std::getenv("TROUPE_TEST_GGUF");
   if (path == nullptr) GTEST_SKIP() << "TROUPE_TEST_GGUF is not set";
