@@ -131,7 +131,7 @@ std::vector<step_plan> eventful_plans(const test::expected_prompt& prompt, token
   first.grants = {{0, 0, blocks(0)}, {1, 0, blocks(10)}};
   add({{0, work_kind::prefill, 12, 8, true, {}}, {1, work_kind::decode, 33, 1, true, {}}}, part_of(bad, 12, 20));
   add({{0, work_kind::decode, 20, 1, true, {}}, {1, work_kind::decode, 34, 1, true, {}}}, {});
-  step_plan& reopened = add({{0, work_kind::prefill, 32, 1, true, {}}, {1, work_kind::decode, 35, 1, true, {}}}, {prompt.tokens[32]});
+  step_plan& reopened = add({{0, work_kind::prefill, 32, 1, true, {}}}, {prompt.tokens[32]}); // no item that goes on from a draw
   reopened.closed = {0};
   reopened.opened = {{0, 33, greedy()}};
   reopened.grants = {{0, 0, {10, 11, 12, 13, 3, 4, 5}}}; // beside slot 1: its prompt's blocks, and a copy of the last
@@ -139,7 +139,7 @@ std::vector<step_plan> eventful_plans(const test::expected_prompt& prompt, token
   tokens drafts = part_of(prompt.greedy, 1, 4);
   drafts.back() = (drafts.back() + 1) % 200;
   add({{0, work_kind::verify, 33, 4, true, {}}}, drafts);
-  add({{0, work_kind::decode, 36, 1, true, {}}, {1, work_kind::decode, 36, 1, true, {}}}, {});
+  add({{0, work_kind::decode, 36, 1, true, {}}, {1, work_kind::decode, 35, 1, true, {}}}, {});
   step_plan& lost = add({{1, work_kind::prefill, 0, 33, true, {}}}, prompt.tokens); // all is computed again
   lost.epoch = 2;
   lost.step = 1;
