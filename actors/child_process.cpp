@@ -61,7 +61,7 @@ pid_t spawn(const std::vector<std::string>& command, int standard_input) {
 
 } // namespace
 
-child_process::child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int)> on_exit) {
+child_process::child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int)> on_change) {
   if (command.empty()) throw std::runtime_error("device process: no command");
   int ends[2] = {-1, -1};
   check(pipe2(ends, O_CLOEXEC) == 0 ? 0 : errno, "making a pipe");
@@ -76,7 +76,7 @@ child_process::child_process(const std::vector<std::string>& command, const std:
     throw;
   }
   close(ends[0]);
-  watcher_ = std::thread([this, report = std::move(on_exit)] { watch(report); });
+  watcher_ = std::thread([this, report = std::move(on_change)] { watch(report); });
 }
 
 child_process::~child_process() {
@@ -90,12 +90,20 @@ child_process::~child_process() {
 
 void child_process::kill() const { ::kill(pid_, SIGKILL); }
 
-void child_process::watch(const std::function<void(int)>& on_exit) const {
-  siginfo_t info{};
-  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+void child_process::watch(const std::function<void(int)>& on_change) const {
+  const auto wait = [this](int options) {
+    siginfo_t info{};
+    while (waitid(P_PID, static_cast<id_t>(pid_), &info, options) < 0 && errno == EINTR) {
+    }
+    return info;
+  };
+  siginfo_t info = wait(WEXITED | WSTOPPED | WNOWAIT);
+  for (; info.si_code == CLD_STOPPED; info = wait(WEXITED | WSTOPPED | WNOWAIT)) {
+    wait(WSTOPPED | WNOHANG); // takes the news, or it would be told again at once
+    on_change((info.si_status & 0xff) << 8 | 0x7f);
   }
   // siginfo splits what waitpid's status packs.
-  on_exit(info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status & 0x7f);
+  on_change(info.si_code == CLD_EXITED ? (info.si_status & 0xff) << 8 : info.si_status & 0x7f);
 }
 
 std::string describe_status(int status) {

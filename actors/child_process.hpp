@@ -14,10 +14,11 @@ namespace troupe::actors {
 // signals, and a pipe as its standard input: it holds one line to begin with, and closes when this process ends, however it ends.
 class child_process {
  public:
-  // `on_exit` is called once, from a watching thread, with a status as of waitpid; the process stays a zombie until it is reaped
-  // by the destructor, so its id cannot come to name another. Throws std::runtime_error when it cannot be started.
+  // `on_change` is called from a watching thread, with a status as of waitpid: each time the process is stopped (SIGSTOP), and once when it
+  // has ended. It then stays a zombie until it is reaped by the destructor, so its id cannot come to name another. Throws
+  // std::runtime_error when it cannot be started.
   // `first_line` (short, no newline) is for what must not be seen in a command line.
-  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_exit);
+  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_change);
   ~child_process(); // kills and reaps
   child_process(const child_process&) = delete;
   child_process& operator=(const child_process&) = delete;
@@ -26,7 +27,7 @@ class child_process {
   void kill() const; // SIGKILL
 
  private:
-  void watch(const std::function<void(int)>& on_exit) const;
+  void watch(const std::function<void(int)>& on_change) const;
 
   pid_t pid_ = -1;
   int keep_alive_ = -1; // our end of the child's standard input

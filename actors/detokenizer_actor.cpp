@@ -15,8 +15,10 @@ using open_iterator = std::map<request_id, request_output>::iterator;
 
 void append(std::vector<sequence_id>& to, const std::vector<sequence_id>& ids) { to.insert(to.end(), ids.begin(), ids.end()); }
 
-void tell_scheduler(self_pointer self, std::vector<sequence_id> ended) {
-  if (!ended.empty()) self->send(self->state.scheduler, remove_sequences{std::move(ended)});
+// A request may move from one scheduler to another, so all are told; those that do not know it ignore it.
+void tell_schedulers(self_pointer self, const std::vector<sequence_id>& ended) {
+  if (ended.empty()) return;
+  for (const scheduler_actor& scheduler : self->state.schedulers) self->send(scheduler, remove_sequences{ended});
 }
 
 void open(self_pointer self, open_request& request) {
@@ -66,7 +68,10 @@ void absorb(self_pointer self, step_updates& batch) {
   std::vector<sequence_id> ended;
   for (sequence_update& update : batch.updates) {
     auto at = s.open.find(update.id.request);
-    if (at == s.open.end()) continue; // cancelled meanwhile
+    if (at == s.open.end()) { // cancelled meanwhile, perhaps on its way from one scheduler to another
+      if (!update.finish) ended.push_back(update.id);
+      continue;
+    }
     if (auto failure = at->second.failure(update)) {
       append(ended, fail(s, at, *failure));
       continue;
@@ -76,19 +81,19 @@ void absorb(self_pointer self, step_updates& batch) {
     if (first) trace_first_token(s, at);
     if (at->second.ended()) finish(s, at, batch.now_ns);
   }
-  tell_scheduler(self, std::move(ended));
+  tell_schedulers(self, ended);
 }
 
 void fail_one(self_pointer self, request_id id, const error& reason) {
   auto& s = self->state;
-  if (auto at = s.open.find(id); at != s.open.end()) tell_scheduler(self, fail(s, at, reason));
+  if (auto at = s.open.find(id); at != s.open.end()) tell_schedulers(self, fail(s, at, reason));
 }
 
 void fail_everything(self_pointer self, const error& reason) {
   auto& s = self->state;
   std::vector<sequence_id> left;
   while (!s.open.empty()) append(left, fail(s, s.open.begin(), reason));
-  tell_scheduler(self, std::move(left));
+  tell_schedulers(self, left);
 }
 
 } // namespace
@@ -96,7 +101,7 @@ void fail_everything(self_pointer self, const error& reason) {
 detokenizer_actor::behavior_type run_detokenizer(self_pointer self, shared_state shared) {
   self->state.shared = std::move(shared);
   return {
-      [self](caf::join_atom, scheduler_actor& scheduler) { self->state.scheduler = std::move(scheduler); },
+      [self](caf::join_atom, scheduler_actor& scheduler) { self->state.schedulers.push_back(std::move(scheduler)); },
       [self](open_request& request) { open(self, request); },
       [self](const refuse_request& refused) { fail_one(self, refused.id, refused.reason); },
       [self](step_updates& batch) { absorb(self, batch); },

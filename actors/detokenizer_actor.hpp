@@ -16,7 +16,7 @@ struct detokenizer_state {
   static constexpr const char* name = "detokenizer";
 
   shared_state shared;
-  scheduler_actor scheduler;
+  std::vector<scheduler_actor> schedulers; // one per replica
   std::map<request_id, request_output> open;
 };
 

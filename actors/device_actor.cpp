@@ -14,48 +14,74 @@ namespace {
 
 using self_pointer = actor_pointer<device_actor, device_state>;
 
+struct answer_to {
+  scheduler_actor scheduler;
+  epoch_number epoch = 0;
+  std::int32_t rank = 0;
+  std::shared_ptr<std::atomic<bool>> failed;
+};
+
 // Called on the device's thread or on the executor's own; sending is thread-safe.
-void deliver(const scheduler_actor& to, epoch_number epoch, step_outcome outcome) {
+void deliver(const answer_to& to, step_outcome outcome) {
   if (auto* result = std::get_if<step_result>(&outcome)) {
-    caf::anon_send(to, std::move(*result));
+    caf::anon_send(to.scheduler, step_done{to.rank, std::move(*result)});
   } else {
-    caf::anon_send(to, step_failed{epoch, std::move(std::get<step_failure>(outcome).reason)});
+    auto& failure = std::get<step_failure>(outcome);
+    *to.failed = true;
+    caf::anon_send(to.scheduler, step_failed{to.epoch, to.rank, std::move(failure.reason), failure.by_peer});
   }
 }
 
 void execute(self_pointer self, const step_plan& plan) {
-  const auto scheduler = caf::actor_cast<scheduler_actor>(self->current_sender());
-  const epoch_number epoch = plan.epoch;
-  try {
-    self->state.executor->submit(plan, [scheduler, epoch](step_outcome outcome) { deliver(scheduler, epoch, std::move(outcome)); });
-  } catch (const std::exception& e) {
-    deliver(scheduler, epoch, step_failure{e.what()});
-  } catch (...) {
-    deliver(scheduler, epoch, step_failure{"unknown exception in the executor"});
+  auto& s = self->state;
+  const answer_to to{caf::actor_cast<scheduler_actor>(self->current_sender()), plan.epoch, s.rank, s.failed};
+  if (s.executor == nullptr || *s.failed) {
+    s.executor.reset();
+    return deliver(to, step_failure{"an earlier step failed", true}); // which was reported by itself
   }
+  try {
+    s.executor->submit(plan, [to](step_outcome outcome) { deliver(to, std::move(outcome)); });
+  } catch (const std::exception& e) {
+    deliver(to, step_failure{e.what()});
+  } catch (...) {
+    deliver(to, step_failure{"unknown exception in the executor"});
+  }
+  if (*s.failed) s.executor.reset();
 }
 
-void start(self_pointer self, const executor_factory& make_executor, const registrar_actor& registrar, const std::string& token) {
+void start(self_pointer self, const rank_start& place) {
+  auto& s = self->state;
+  if (s.executor != nullptr) return;
+  s.rank = place.rank;
+  const auto publish = [self](std::string text) { self->send(self->state.registrar, group_rendezvous{self->state.token, std::move(text)}); };
+  const auto fail = [self](const char* reason, bool bad_checkpoint) {
+    self->send(self->state.registrar, device_start_failed{self->state.token, reason, bad_checkpoint});
+    self->quit(caf::exit_reason::unhandled_exception);
+  };
   try {
-    self->state.executor = make_executor();
-    self->send(registrar, device_ready{token, self->state.executor->info()});
+    s.executor = s.make_executor(place, publish);
+    self->send(s.registrar, device_ready{s.token, s.executor->info()});
   } catch (const load_error& e) {
-    self->send(registrar, device_start_failed{token, e.what(), true});
+    fail(e.what(), true);
   } catch (const std::exception& e) {
-    self->send(registrar, device_start_failed{token, e.what(), false});
+    fail(e.what(), false);
   } catch (...) {
-    self->send(registrar, device_start_failed{token, "unknown exception in the executor", false});
+    fail("unknown exception in the executor", false);
   }
 }
 
 } // namespace
 
 device_actor::behavior_type run_device(self_pointer self, executor_factory make_executor, registrar_actor registrar, std::string token) {
-  self->monitor(registrar);
+  auto& s = self->state;
+  s.make_executor = std::move(make_executor);
+  s.registrar = std::move(registrar);
+  s.token = std::move(token);
+  self->monitor(s.registrar);
   self->set_down_handler([self](caf::scheduled_actor*, caf::down_msg&) { self->quit(caf::exit_reason::remote_link_unreachable); });
-  start(self, make_executor, registrar, token);
-  if (self->state.executor == nullptr) self->quit(caf::exit_reason::unhandled_exception);
+  self->send(s.registrar, device_hello{s.token});
   return {
+      [self](const rank_start& place) { start(self, place); },
       [self](const step_plan& plan) { execute(self, plan); },
   };
 }

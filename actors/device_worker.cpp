@@ -62,9 +62,9 @@ int run_device_worker(std::uint16_t parent_port, const executor_factory& make_ex
     return 1;
   }
   std::string failure; // written before the actor ends, read after
-  const executor_factory reporting = [&]() -> std::unique_ptr<step_executor> {
+  const executor_factory reporting = [&](const rank_start& place, const publish_rendezvous& publish) -> std::unique_ptr<step_executor> {
     try {
-      return make_executor();
+      return make_executor(place, publish);
     } catch (const std::exception& e) {
       failure = e.what();
       throw;

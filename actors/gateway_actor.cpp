@@ -27,6 +27,30 @@ void end_request(gateway_state& s, request_id id, const error& reason) {
   if (s.requests.erase(id) != 0) end_with_error(*s.shared, id, reason);
 }
 
+replica_router& router_of(gateway_state& s) {
+  if (!s.router) {
+    router_config config{static_cast<std::int32_t>(s.schedulers.size()), s.shared->block_size, 0, {}};
+    if (s.shared->options.prefix_caching) config.num_blocks = s.shared->num_blocks;
+    for (std::uint64_t& half : config.hash_key) half = s.seeds();
+    s.router.emplace(config);
+    s.losses_seen.assign(s.schedulers.size(), 0);
+  }
+  for (std::size_t r = 0; r < s.losses_seen.size(); ++r) {
+    const std::uint64_t losses = s.shared->health.losses(static_cast<std::int32_t>(r));
+    if (std::exchange(s.losses_seen[r], losses) != losses) s.router->forget(r);
+  }
+  return *s.router;
+}
+
+std::size_t choose_replica(gateway_state& s, const sequence_request& first) {
+  if (s.schedulers.size() == 1) return 0;
+  std::vector<replica_load> loads;
+  for (std::int32_t r = 0; r < static_cast<std::int32_t>(s.schedulers.size()); ++r) {
+    loads.push_back({s.shared->health.is_up(r), s.shared->registry.load(r)});
+  }
+  return router_of(s).choose(first.prompt, first.cache_salt, loads);
+}
+
 // Tokens are there: refuse the request, or hand it on.
 void admit(self_pointer self, request_id id, encode_done& done) {
   auto& s = self->state;
@@ -38,9 +62,23 @@ void admit(self_pointer self, request_id id, encode_done& done) {
   if (!sequences) return end_request(s, id, sequences.failure());
   auto open = describe(request, std::move(done.prompts), sequences->front().stop);
   s.requests.erase(found);
-  s.shared->registry.enter_engine(id, now_ns());
+  const std::size_t replica = choose_replica(s, sequences->front());
+  s.shared->registry.enter_engine(id, static_cast<std::int32_t>(replica), now_ns());
   self->send(s.detokenizer, std::move(open)); // first: no update may find the request unknown
-  self->send(s.scheduler, add_sequences{std::move(*sequences)});
+  self->send(s.schedulers[replica], add_sequences{std::move(*sequences)});
+}
+
+// All choices of a request go to the same replica. One that ended meanwhile goes nowhere.
+void place_again(self_pointer self, moved_sequences& moved) {
+  auto& s = self->state;
+  std::map<request_id, std::vector<sequence_progress>> by_request;
+  for (sequence_progress& sequence : moved.sequences) by_request[sequence.request.id.request].push_back(std::move(sequence));
+  for (auto& [id, sequences] : by_request) {
+    const std::size_t replica = choose_replica(s, sequences.front().request);
+    if (!s.shared->registry.move(id, static_cast<std::int32_t>(replica))) continue;
+    if (static_cast<std::int32_t>(replica) != moved.from) s.shared->parts.metrics->moved(static_cast<std::int64_t>(sequences.size()));
+    self->send(s.schedulers[replica], moved_sequences{moved.from, std::move(sequences)});
+  }
 }
 
 void answer(gateway_state& s, std::uint64_t call, encode_done& done) {
@@ -175,7 +213,8 @@ void stop_all(self_pointer self, const end_all& all) {
 
 } // namespace
 
-gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared, scheduler_actor scheduler, detokenizer_actor detokenizer) {
+gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared, std::vector<scheduler_actor> schedulers,
+                                         detokenizer_actor detokenizer) {
   auto& s = self->state;
   s.eos = shared->options.eos_tokens.empty() ? shared->parts.tokens->eos() : shared->options.eos_tokens;
   for (std::int32_t i = 0; i < std::max(1, shared->options.tokenizer_workers); ++i) {
@@ -183,13 +222,14 @@ gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared,
     s.idle.push_back(self->spawn<caf::linked + caf::detached>(run_tokenizer, shared));
   }
   s.shared = std::move(shared);
-  s.scheduler = std::move(scheduler);
+  s.schedulers = std::move(schedulers);
   s.detokenizer = std::move(detokenizer);
   return {
       [self](generation_request& request) { take(self, request); },
       [self](tokenize_call& call) { take_call(self, call); },
       [self](detokenize_call& call) { take_call(self, call); },
       [self](const cancel_request& c) { cancel(self, c); },
+      [self](moved_sequences& moved) { place_again(self, moved); },
       [self](caf::tick_atom) { expire(self); },
       [self](const end_all& all) { stop_all(self, all); },
   };

@@ -9,17 +9,31 @@ std::uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-health_board::health_board(std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience)
-    : step_deadline_ns_(static_cast<std::uint64_t>(step_deadline.count())), patience_ns_(static_cast<std::uint64_t>(patience.count())) {}
+health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience)
+    : step_deadline_ns_(static_cast<std::uint64_t>(step_deadline.count())),
+      patience_ns_(static_cast<std::uint64_t>(patience.count())),
+      groups_(static_cast<std::size_t>(std::max(1, replicas))) {}
 
-void health_board::device_up(bool up) {
+void health_board::group_up(std::int32_t replica, bool up) {
   if (up) last_progress_ns_ = now_ns(); // the time it took to come up is not held against its steps
-  device_up_ = up;
+  if (of(replica).up.exchange(up) && !up) ++of(replica).losses;
 }
 
-void health_board::step_completed() {
-  ++steps_;
+void health_board::step_completed(std::int32_t replica) {
+  ++of(replica).steps;
   last_progress_ns_ = now_ns();
+}
+
+void health_board::give_group_up(std::int32_t replica, const std::string& reason) {
+  group_up(replica, false);
+  of(replica).given_up = true;
+  if (std::all_of(groups_.begin(), groups_.end(), [](const group& g) { return g.given_up.load(); })) fail(reason);
+}
+
+bool health_board::other_is_up(std::int32_t replica) const { return groups_up() > (of(replica).up ? 1 : 0); }
+
+std::size_t health_board::groups_up() const {
+  return static_cast<std::size_t>(std::count_if(groups_.begin(), groups_.end(), [](const group& g) { return g.up.load(); }));
 }
 
 void health_board::fail(const std::string& reason) {
@@ -50,13 +64,17 @@ service_status health_board::status(std::optional<std::uint64_t> busy_since, std
   s.draining = draining_;
   if (stopped_) return {false, false, true, "stopped"};
   if (failed_) return {false, false, s.draining, reason()};
+  const std::size_t up = groups_up();
   // A quarter more than the deadline: the scheduler itself gets to act first.
-  const std::uint64_t limit = step_deadline_ns_ + step_deadline_ns_ / 4 + (device_up_ ? 0 : patience_ns_);
+  const std::uint64_t limit = step_deadline_ns_ + step_deadline_ns_ / 4 + (up > 0 ? 0 : patience_ns_);
   const std::uint64_t last = std::max(last_progress_ns_.load(), busy_since.value_or(now));
   if (now > last && now - last > limit) {
     return {false, false, s.draining, "no step has completed for " + std::to_string((now - last) / 1'000'000'000U) + " s"};
   }
   s.ready = !s.draining;
+  if (up < groups_.size() && groups_.size() > 1) {
+    s.reason = std::to_string(up) + " of " + std::to_string(groups_.size()) + " replicas are up";
+  }
   if (s.draining) s.reason = "draining";
   return s;
 }

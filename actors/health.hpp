@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/service.hpp"
 
@@ -16,34 +17,49 @@ namespace troupe::actors {
 std::uint64_t now_ns();
 
 // Health means progress: with requests in the engine and no step completed for longer than the step deadline the serving side is
-// neither ready nor live, whatever its threads and processes look like. While a lost device is being replaced requests still queue,
-// so it stays ready; `patience` (a device's start) is added to the deadline then. After escalation it is not live for good.
+// neither ready nor live, whatever its threads and processes look like. While lost groups are being replaced requests still queue, so it
+// stays ready; `patience` (a group's start) is added to the deadline while none is up. When the last group was given up it is not live for
+// good.
 class health_board {
  public:
-  explicit health_board(std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
+  health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
 
-  void device_up(bool up);              // the supervisor: false while a device is being replaced
-  void step_completed();                // the scheduler: its heartbeat
-  void fail(const std::string& reason); // escalation; the first reason stays
+  void group_up(std::int32_t replica, bool up);   // its supervisor: false while it is being replaced
+  void step_completed(std::int32_t replica);      // its scheduler: the heartbeat
+  void give_group_up(std::int32_t replica, const std::string& reason); // with the last one the whole fails
+  void fail(const std::string& reason);           // escalation; the first reason stays
   void stop();
   void drain();
 
   bool accepts() const;  // not draining, failed or stopped
   error refusal() const; // why not
-  std::uint64_t steps() const { return steps_; }
+  bool failed() const { return failed_; }
+  std::uint64_t steps(std::int32_t replica) const { return of(replica).steps; }
+  bool is_up(std::int32_t replica) const { return of(replica).up; }
+  bool other_is_up(std::int32_t replica) const;
+  std::uint64_t losses(std::int32_t replica) const { return of(replica).losses; } // how often it went down
   // `busy_since`: when the engine last went from empty to not empty; none while it is empty.
   service_status status(std::optional<std::uint64_t> busy_since, std::uint64_t now) const;
 
  private:
+  struct group {
+    std::atomic<bool> up{false};
+    std::atomic<bool> given_up{false};
+    std::atomic<std::uint64_t> steps{0};
+    std::atomic<std::uint64_t> losses{0};
+  };
+
+  group& of(std::int32_t replica) { return groups_[static_cast<std::size_t>(replica)]; }
+  const group& of(std::int32_t replica) const { return groups_[static_cast<std::size_t>(replica)]; }
+  std::size_t groups_up() const;
   std::string reason() const;
 
   const std::uint64_t step_deadline_ns_;
   const std::uint64_t patience_ns_;
-  std::atomic<bool> device_up_{false};
+  std::vector<group> groups_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopped_{false};
-  std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::uint64_t> last_progress_ns_{0};
   mutable std::mutex mutex_; // of reason_
   std::string reason_;

@@ -152,6 +152,12 @@ typename Inspector::result_type inspect(Inspector& f, sequence_times& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, sequence_progress& x) {
+  return f(caf::meta::type_name("sequence_progress"), x.request, x.outputs, x.scored, x.cached_tokens, x.times, x.faults_in_a_row,
+           x.losses_in_a_row);
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, sequence_update& x) {
   auto finish = wire::to_pair(x.finish);
   auto failure = wire::to_pair(x.failure);
@@ -222,7 +228,7 @@ typename Inspector::result_type inspect(Inspector& f, group_time& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stage_times& x) {
   return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns, x.prepare_at_ns, x.compute_at_ns,
-           x.deliver_at_ns, x.groups);
+           x.deliver_at_ns, x.groups, x.collective_wait_ns, x.collective_move_ns);
 }
 
 template <class Inspector>

@@ -1,10 +1,12 @@
 // Every message and every actor interface. Messages carry ids, tokens, text and integers: never pointers, never floats.
 //
 //   serving --generation_request--> gateway --encode_job--> tokenizer
-//   gateway --open_request--> detokenizer, --add_sequences--> scheduler
-//   scheduler --step_plan--> device --step_result | step_failed--> scheduler
+//   gateway --open_request--> detokenizer, --add_sequences--> scheduler (of the replica that it chose)
+//   scheduler --step_plan--> every device of the group --step_done | step_failed--> scheduler
 //   scheduler --step_updates--> detokenizer (one message a step, all sequences) --> token_sink
-//   supervisor --attach/detach--> scheduler --device_suspect--> supervisor
+//   device --device_hello--> supervisor --rank_start--> device --rendezvous (rank 0), device_ready | device_start_failed--> supervisor
+//   supervisor --attach/detach/migrate--> scheduler --group_suspect--> supervisor
+//   scheduler --moved_sequences--> gateway --moved_sequences--> scheduler of another replica
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -15,12 +17,13 @@
 #include <vector>
 
 #include "actors/inspect.hpp"
+#include "actors/serving.hpp"
 #include "scheduler/scheduler.hpp"
 
 namespace troupe::actors {
 
-// Counts the devices that were started, from 1: a message about an earlier one is ignored.
-using device_number = std::uint64_t;
+// Counts a group's formations, from 1: a message about an earlier one is ignored.
+using generation_number = std::uint64_t;
 
 // -- text -------------------------------------------------------------------------------------------------------------------------
 
@@ -115,20 +118,44 @@ struct remove_sequences {
   std::vector<sequence_id> ids;
 };
 
+// Sequences that leave a scheduler whose group is not back in time; each keeps its outputs.
+struct moved_sequences {
+  std::int32_t from = 0; // replica
+  std::vector<sequence_progress> sequences;
+};
+
+// A rank's answer to a plan.
+struct step_done {
+  std::int32_t rank = 0;
+  step_result result;
+};
+
 struct step_failed {
   epoch_number epoch = 0;
+  std::int32_t rank = 0;
   std::string reason;
+  bool by_peer = false; // as in step_failure
 };
 
 // Its state is gone; what it was working on goes back to the queue.
-struct detach_device {
-  device_number device = 0;
+struct detach_group {
+  generation_number generation = 0;
   loss_cause cause = loss_cause::fault;
 };
 
 // -- supervisor -------------------------------------------------------------------------------------------------------------------
 
-// A device introduces itself; `token` proves that it is the one that was started.
+// A device introduces itself and is told which rank it is; `token` proves that it is the one that was started for it.
+struct device_hello {
+  std::string token;
+};
+
+// Rank 0 says where the others find it.
+struct group_rendezvous {
+  std::string token;
+  std::string text;
+};
+
 struct device_ready {
   std::string token;
   executor_info info;
@@ -140,29 +167,32 @@ struct device_start_failed {
   bool bad_checkpoint = false; // a load_error: starting again will not help
 };
 
-// The scheduler has given a device up.
-struct device_suspect {
-  device_number device = 0;
+// The scheduler has given a group up; `by_peer`: it waits to be told why, and detaches then.
+struct group_suspect {
+  generation_number generation = 0;
   std::string reason;
+  bool by_peer = false;
 };
 
-// The child process of a device has ended (it is not reaped yet).
-struct child_exited {
-  device_number device = 0;
+// The child process of a rank was stopped, or has ended (it is not reaped yet).
+struct child_changed {
+  generation_number generation = 0;
+  std::int32_t rank = 0;
   std::int32_t status = 0; // as of waitpid
 };
 
 // What the supervisor waits for, with a limit.
-enum class device_wait : std::uint8_t {
-  start, // of a device that was started
-  exit,  // of a child that hung up: was it killed, or is it frozen?
-  end,   // of a device that was told to go
+enum class group_wait : std::uint8_t {
+  start, // of all ranks
+  cause, // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
+  end,   // of ranks that were told to go
   retry, // a start failed: before the next
+  move,  // of requests: the group is not back
 };
 
-struct device_timeout {
-  device_number device = 0;
-  device_wait wait = device_wait::start;
+struct group_timeout {
+  generation_number generation = 0;
+  group_wait wait = group_wait::start;
 };
 
 // -- inspect ----------------------------------------------------------------------------------------------------------------------
@@ -243,13 +273,38 @@ typename Inspector::result_type inspect(Inspector& f, remove_sequences& x) {
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, step_failed& x) {
-  return f(caf::meta::type_name("step_failed"), x.epoch, x.reason);
+typename Inspector::result_type inspect(Inspector& f, rank_start& x) {
+  return f(caf::meta::type_name("rank_start"), x.replica, x.rank, x.size, x.generation, x.rendezvous);
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, detach_device& x) {
-  return f(caf::meta::type_name("detach_device"), x.device, x.cause);
+typename Inspector::result_type inspect(Inspector& f, moved_sequences& x) {
+  return f(caf::meta::type_name("moved_sequences"), x.from, x.sequences);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, step_done& x) {
+  return f(caf::meta::type_name("step_done"), x.rank, x.result);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, step_failed& x) {
+  return f(caf::meta::type_name("step_failed"), x.epoch, x.rank, x.reason, x.by_peer);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, detach_group& x) {
+  return f(caf::meta::type_name("detach_group"), x.generation, x.cause);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, device_hello& x) {
+  return f(caf::meta::type_name("device_hello"), x.token);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, group_rendezvous& x) {
+  return f(caf::meta::type_name("group_rendezvous"), x.token, x.text);
 }
 
 template <class Inspector>
@@ -263,35 +318,41 @@ typename Inspector::result_type inspect(Inspector& f, device_start_failed& x) {
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, device_suspect& x) {
-  return f(caf::meta::type_name("device_suspect"), x.device, x.reason);
+typename Inspector::result_type inspect(Inspector& f, group_suspect& x) {
+  return f(caf::meta::type_name("group_suspect"), x.generation, x.reason, x.by_peer);
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, child_exited& x) {
-  return f(caf::meta::type_name("child_exited"), x.device, x.status);
+typename Inspector::result_type inspect(Inspector& f, child_changed& x) {
+  return f(caf::meta::type_name("child_changed"), x.generation, x.rank, x.status);
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, device_timeout& x) {
-  return f(caf::meta::type_name("device_timeout"), x.device, x.wait);
+typename Inspector::result_type inspect(Inspector& f, group_timeout& x) {
+  return f(caf::meta::type_name("group_timeout"), x.generation, x.wait);
 }
 
 // -- interfaces -------------------------------------------------------------------------------------------------------------------
 
-// Answers a plan with a step_result or a step_failed to its sender.
-using device_actor = caf::typed_actor<caf::reacts_to<step_plan>>;
+// Learns which rank it is, then answers each plan with a step_done or a step_failed to its sender.
+using device_actor = caf::typed_actor<caf::reacts_to<rank_start>, caf::reacts_to<step_plan>>;
 
-// Where a device introduces itself. The only interface that is ever published on a port.
-using registrar_actor = caf::typed_actor<caf::reacts_to<device_ready>, caf::reacts_to<device_start_failed>>;
+// Where devices introduce themselves. The only interface that is ever published on a port.
+using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reacts_to<group_rendezvous>, caf::reacts_to<device_ready>,
+                                         caf::reacts_to<device_start_failed>>;
 
-using supervisor_actor = registrar_actor::extend<caf::reacts_to<device_suspect>, caf::reacts_to<child_exited>,
-                                                 caf::reacts_to<device_timeout>, caf::reacts_to<caf::close_atom>>;
+using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<group_timeout>,
+                                                 caf::reacts_to<caf::close_atom>>;
+
+using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
+                                       caf::reacts_to<cancel_request>, caf::reacts_to<moved_sequences>, caf::reacts_to<end_all>,
+                                       caf::reacts_to<caf::tick_atom>>;
 
 using scheduler_actor =
-    caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, //
-                     caf::reacts_to<caf::join_atom, device_number, executor_info, device_actor>, caf::reacts_to<detach_device>,
-                     caf::reacts_to<step_result>, caf::reacts_to<step_failed>, caf::reacts_to<caf::tick_atom>>;
+    caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, caf::reacts_to<moved_sequences>, //
+                     caf::reacts_to<caf::join_atom, generation_number, executor_info, std::vector<device_actor>>,
+                     caf::reacts_to<detach_group>, caf::reacts_to<caf::migrate_atom, gateway_actor>, //
+                     caf::reacts_to<step_done>, caf::reacts_to<step_failed>, caf::reacts_to<caf::tick_atom>>;
 
 using detokenizer_actor =
     caf::typed_actor<caf::reacts_to<caf::join_atom, scheduler_actor>, caf::reacts_to<open_request>, caf::reacts_to<refuse_request>,
@@ -299,26 +360,27 @@ using detokenizer_actor =
 
 using tokenizer_actor = caf::typed_actor<caf::replies_to<encode_job>::with<encode_done>, caf::replies_to<decode_job>::with<decode_done>>;
 
-using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
-                                       caf::reacts_to<cancel_request>, caf::reacts_to<end_all>, caf::reacts_to<caf::tick_atom>>;
-
 } // namespace troupe::actors
 
 // Ids are part of the protocol between a serving process and its device processes: append only.
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 CAF_ADD_TYPE_ID(troupe, (troupe::step_plan))
-CAF_ADD_TYPE_ID(troupe, (troupe::step_result))
 CAF_ADD_TYPE_ID(troupe, (troupe::executor_info))
 CAF_ADD_TYPE_ID(troupe, (troupe::generation_request))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::rank_start))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::step_done))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::step_failed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_hello))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_rendezvous))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_ready))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_start_failed))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_suspect))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_timeout))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::child_exited))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::detach_device))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_suspect))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_timeout))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::child_changed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::detach_group))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::add_sequences))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::remove_sequences))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::moved_sequences))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::step_updates))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::open_request))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::refuse_request))
@@ -332,4 +394,6 @@ CAF_ADD_TYPE_ID(troupe, (troupe::actors::tokenize_call))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::detokenize_call))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_actor))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::scheduler_actor))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::gateway_actor))
+CAF_ADD_TYPE_ID(troupe, (std::vector<troupe::actors::device_actor>))
 CAF_END_TYPE_ID_BLOCK(troupe)

@@ -29,7 +29,7 @@ std::optional<error> request_registry::add(request_id id, std::shared_ptr<token_
   if (auto refused = refusal(choices, prompt_bytes)) return refused;
   queued_choices_ += choices;
   queued_bytes_ += prompt_bytes;
-  requests_.emplace(id, entry{std::move(sink), choices, prompt_bytes, false});
+  requests_.emplace(id, entry{std::move(sink), choices, prompt_bytes, false, 0});
   return std::nullopt;
 }
 
@@ -39,13 +39,25 @@ void request_registry::leave_queue(const entry& e) {
   queued_bytes_ -= e.prompt_bytes;
 }
 
-void request_registry::enter_engine(request_id id, std::uint64_t now_ns) {
+void request_registry::enter_engine(request_id id, std::int32_t replica, std::uint64_t now_ns) {
   const std::lock_guard lock(mutex_);
   auto found = requests_.find(id);
   if (found == requests_.end() || found->second.in_engine) return;
   leave_queue(found->second);
   found->second.in_engine = true;
+  found->second.replica = static_cast<std::size_t>(replica);
+  loads_[found->second.replica] += found->second.choices;
   if (++in_engine_ == 1) busy_since_ns_ = now_ns;
+}
+
+bool request_registry::move(request_id id, std::int32_t replica) {
+  const std::lock_guard lock(mutex_);
+  auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  loads_[found->second.replica] -= found->second.choices;
+  found->second.replica = static_cast<std::size_t>(replica);
+  loads_[found->second.replica] += found->second.choices;
+  return true;
 }
 
 std::shared_ptr<token_sink> request_registry::find(request_id id) const {
@@ -59,7 +71,10 @@ std::shared_ptr<token_sink> request_registry::take(request_id id) {
   auto found = requests_.find(id);
   if (found == requests_.end()) return nullptr;
   leave_queue(found->second);
-  if (found->second.in_engine) --in_engine_;
+  if (found->second.in_engine) {
+    --in_engine_;
+    loads_[found->second.replica] -= found->second.choices;
+  }
   auto sink = std::move(found->second.sink);
   requests_.erase(found);
   return sink;
@@ -117,9 +132,9 @@ std::optional<std::uint64_t> request_registry::busy_since() const {
   return in_engine_ == 0 ? std::nullopt : std::optional(busy_since_ns_);
 }
 
-std::size_t request_registry::in_engine() const {
+std::int64_t request_registry::load(std::int32_t replica) const {
   const std::lock_guard lock(mutex_);
-  return in_engine_;
+  return loads_[static_cast<std::size_t>(replica)];
 }
 
 } // namespace troupe::actors

@@ -36,12 +36,14 @@ class request_registry {
     void fail(const error& reason) const;
   };
 
-  explicit request_registry(limits bounds) : bounds_(bounds) {}
+  explicit request_registry(limits bounds, std::int32_t replicas = 1) : bounds_(bounds), loads_(static_cast<std::size_t>(replicas)) {}
 
   // The refusal when the request cannot be taken: registry closed, id in use, or too much waiting.
   std::optional<error> add(request_id id, std::shared_ptr<token_sink> sink, std::int64_t choices, std::size_t prompt_bytes);
-  // The request left the tokenizer for the scheduler.
-  void enter_engine(request_id id, std::uint64_t now_ns);
+  // The request left the tokenizer for the scheduler of `replica`.
+  void enter_engine(request_id id, std::int32_t replica, std::uint64_t now_ns);
+  // It goes on at another replica; false when it ended before.
+  bool move(request_id id, std::int32_t replica);
   std::shared_ptr<token_sink> find(request_id id) const; // null: ended
   std::shared_ptr<token_sink> take(request_id id);       // null: ended before
   // The ids of requests on this side of the tokenizer.
@@ -54,7 +56,7 @@ class request_registry {
   // Refuses all that comes from now on.
   void close();
   std::size_t active_requests() const;
-  std::size_t in_engine() const;
+  std::int64_t load(std::int32_t replica) const; // choices at its scheduler, of requests that have not ended
   // When the engine last went from empty to not empty; none while it is empty.
   std::optional<std::uint64_t> busy_since() const;
 
@@ -64,6 +66,7 @@ class request_registry {
     std::int64_t choices = 0;
     std::size_t prompt_bytes = 0;
     bool in_engine = false;
+    std::size_t replica = 0; // once in the engine
   };
 
   std::optional<error> refusal(std::int64_t choices, std::size_t prompt_bytes) const;
@@ -77,6 +80,7 @@ class request_registry {
   std::int64_t queued_choices_ = 0;
   std::size_t queued_bytes_ = 0;
   std::size_t in_engine_ = 0;
+  std::vector<std::int64_t> loads_; // by replica
   std::uint64_t busy_since_ns_ = 0;
   bool closed_ = false;
 };

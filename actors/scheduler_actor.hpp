@@ -1,7 +1,12 @@
-// Owns the pure scheduler: plans go to the device, results are applied and the next step is planned, one step ahead. Reads the clock
-// on its behalf. A plan without a result for step_deadline means that the device is lost.
+// Owns the pure scheduler of one replica: plans go to every rank of its group, the leader's results are applied and the next step is
+// planned, one step ahead. Reads the clock on its behalf. A plan without an answer for step_deadline, or with some answers and not all for
+// longer than a rank may be late, means that the group is lost.
+//
+// Outputs leave with the leader's answer: what it drew went through every rank's part of the step, so no other rank can take it back. A
+// plan is done when all ranks have answered, and at most one plan more than plans_in_flight is not done.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -18,26 +23,37 @@ struct scheduler_actor_state {
   static constexpr const char* name = "scheduler";
 
   struct sent_plan {
+    step_number step = 0;
     std::uint64_t sent_ns = 0;
     std::int64_t sequences = 0;
     std::int64_t tokens = 0;
-    telemetry::step_record traced; // filled while something is traced
+    std::size_t answers = 0;
+    std::uint64_t first_answer_ns = 0; // 0: none yet
+    std::uint64_t first_took_ns = 0;   // the rank that answered first
+    telemetry::step_record traced;     // filled while something is traced
+  };
+  struct rank_state {
+    device_actor device;
+    std::size_t answered = 0; // of `sent`, from the front
+    std::uint64_t last_answer_ns = 0;
   };
 
   shared_state shared;
+  std::int32_t replica = 0;
   detokenizer_actor detokenizer;
   supervisor_actor supervisor;
-  std::optional<scheduler> core;  // from the first device on
-  device_actor device;            // null: none at the moment
-  device_number number = 0;       // of the last device
-  std::deque<sent_plan> sent;     // without a result yet, oldest first
-  std::uint64_t last_news_ns = 0; // last result, or the plan that ended an idle time
+  std::optional<scheduler> core; // from the first group on
+  std::vector<rank_state> ranks; // empty: no group at the moment
+  generation_number generation = 0; // of the last group
+  bool halted = false;            // a rank waited in vain for another: nothing is planned until the supervisor has found out why
+  std::deque<sent_plan> sent;     // not answered by all ranks yet, oldest first
+  std::uint64_t last_news_ns = 0; // last answer, or the plan that ended an idle time
   std::uint64_t preemptions = 0;  // as last reported
   draft_counts drafts;            // likewise
   bool ticking = false;
 };
 
 scheduler_actor::behavior_type run_scheduler(actor_pointer<scheduler_actor, scheduler_actor_state> self, shared_state shared,
-                                             detokenizer_actor detokenizer);
+                                             std::int32_t replica, detokenizer_actor detokenizer);
 
 } // namespace troupe::actors

@@ -43,7 +43,7 @@ class caf_serving final : public serving {
   void launch();
 
   void submit(generation_request request, std::shared_ptr<token_sink> sink) override;
-  void cancel(request_id id) override { caf::anon_send(core_.gateway, cancel_request{id}); }
+  void cancel(request_id id) override { caf::anon_send(gateway_, cancel_request{id}); }
   void tokenize(tokenize_request request, std::function<void(result<tokenize_reply>)> reply) override;
   void detokenize(std::vector<token_id> tokens, std::function<void(result<std::string>)> reply) override;
   service_status status() const override { return shared_->health.status(shared_->registry.busy_since(), now_ns()); }
@@ -52,15 +52,17 @@ class caf_serving final : public serving {
   void drain() override;
   std::size_t active_requests() const override { return shared_->registry.active_requests(); }
   void stop() override;
-  int device_pid() const override { return shared_->device_pid; }
+  int device_pid(std::int32_t replica, std::int32_t rank) const override { return shared_->device_pid(replica, rank); }
 
  private:
   bool await_end();
 
   shared_state shared_;
   std::unique_ptr<caf_runtime> runtime_;
-  core_actors core_;
-  supervisor_actor supervisor_;
+  gateway_actor gateway_;
+  detokenizer_actor detokenizer_;
+  std::vector<scheduler_actor> schedulers_;   // by replica
+  std::vector<supervisor_actor> supervisors_; // by replica
   std::mutex stop_mutex_;
   bool stopped_ = false;
   bool stuck_ = false; // an actor did not end in time
@@ -68,8 +70,10 @@ class caf_serving final : public serving {
 
 caf_serving::~caf_serving() {
   stop();
-  core_ = {};
-  supervisor_ = nullptr;
+  gateway_ = nullptr;
+  detokenizer_ = nullptr;
+  schedulers_.clear();
+  supervisors_.clear();
   // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
   if (stuck_) runtime_.release();
 }
@@ -93,22 +97,44 @@ void check_speculation(const speculation_config& wanted, const executor_info& in
   }
 }
 
+// The limits that hold for all replicas: they are equal but for their KV pools, the smallest of which bounds what is accepted.
+executor_info common_limits(std::vector<std::future<executor_info>>& groups) {
+  executor_info common = groups.front().get();
+  for (std::size_t r = 1; r < groups.size(); ++r) {
+    executor_info other = groups[r].get();
+    const std::int32_t blocks = std::exchange(other.num_blocks, common.num_blocks);
+    if (!(other == common)) throw std::runtime_error("replica " + std::to_string(r) + " has other limits than replica 0");
+    common.num_blocks = std::min(common.num_blocks, blocks);
+  }
+  return common;
+}
+
 void caf_serving::launch() {
   auto& system = runtime_->system;
-  core_.detokenizer = system.spawn(run_detokenizer, shared_);
-  core_.scheduler = system.spawn(run_scheduler, shared_, core_.detokenizer);
-  caf::anon_send(core_.detokenizer, caf::join_atom::value, core_.scheduler);
-  core_.gateway = system.spawn(run_gateway, shared_, core_.scheduler, core_.detokenizer);
-  auto first = std::make_shared<std::promise<executor_info>>();
-  auto ready = first->get_future();
-  supervisor_ = system.spawn<caf::detached>(run_supervisor, shared_, core_, std::move(first));
-  // The supervisor keeps the deadline; this one only guards against its silence.
-  if (ready.wait_for(shared_->options.start_deadline + kStopDeadline) != std::future_status::ready) {
-    throw std::runtime_error("the device did not start in time");
+  const std::int32_t replicas = shared_->options.replicas;
+  detokenizer_ = system.spawn(run_detokenizer, shared_);
+  for (std::int32_t r = 0; r < replicas; ++r) {
+    schedulers_.push_back(system.spawn(run_scheduler, shared_, r, detokenizer_));
+    caf::anon_send(detokenizer_, caf::join_atom::value, schedulers_.back());
   }
-  const executor_info info = ready.get();
+  gateway_ = system.spawn(run_gateway, shared_, schedulers_, detokenizer_);
+  std::vector<std::future<executor_info>> ready;
+  for (std::int32_t r = 0; r < replicas; ++r) {
+    auto first = std::make_shared<std::promise<executor_info>>();
+    ready.push_back(first->get_future());
+    const core_actors core{gateway_, schedulers_[static_cast<std::size_t>(r)], detokenizer_};
+    supervisors_.push_back(system.spawn<caf::detached>(run_supervisor, shared_, r, core, std::move(first)));
+  }
+  // The supervisors keep the deadline; this one only guards against their silence.
+  const auto limit = std::chrono::steady_clock::now() + shared_->options.start_deadline + kStopDeadline;
+  for (auto& group : ready) {
+    if (group.wait_until(limit) != std::future_status::ready) throw std::runtime_error("the device did not start in time");
+  }
+  const executor_info info = common_limits(ready);
   check_speculation(shared_->options.speculation, info);
   fill_model(shared_->model, *shared_, info);
+  shared_->block_size = info.block_size;
+  shared_->num_blocks = info.num_blocks;
 }
 
 void caf_serving::submit(generation_request request, std::shared_ptr<token_sink> sink) {
@@ -118,7 +144,7 @@ void caf_serving::submit(generation_request request, std::shared_ptr<token_sink>
   std::size_t bytes = 0;
   for (const prompt& p : request.prompts) bytes += prompt_bytes_of(p);
   if (auto full = shared_->registry.add(request.id, sink, choices_of(request), bytes)) return refuse(*shared_, *sink, *full);
-  caf::anon_send(core_.gateway, std::move(request));
+  caf::anon_send(gateway_, std::move(request));
 }
 
 void caf_serving::tokenize(tokenize_request request, std::function<void(result<tokenize_reply>)> reply) {
@@ -127,7 +153,7 @@ void caf_serving::tokenize(tokenize_request request, std::function<void(result<t
   pending.bytes = prompt_bytes_of(request.input);
   tokenize_call call{0, std::move(request.input), request.add_special_tokens};
   if (auto full = shared_->registry.add_call(std::move(pending), call.call)) return reply(*full);
-  caf::anon_send(core_.gateway, std::move(call));
+  caf::anon_send(gateway_, std::move(call));
 }
 
 void caf_serving::detokenize(std::vector<token_id> tokens, std::function<void(result<std::string>)> reply) {
@@ -136,7 +162,7 @@ void caf_serving::detokenize(std::vector<token_id> tokens, std::function<void(re
   pending.bytes = tokens.size() * sizeof(token_id);
   detokenize_call call{0, std::move(tokens)};
   if (auto full = shared_->registry.add_call(std::move(pending), call.call)) return reply(*full);
-  caf::anon_send(core_.gateway, std::move(call));
+  caf::anon_send(gateway_, std::move(call));
 }
 
 void caf_serving::drain() {
@@ -144,22 +170,24 @@ void caf_serving::drain() {
   shared_->parts.metrics->set_ready(false);
 }
 
-// Waits for the supervisor, which goes after the devices, then for the others. False when a device is stuck.
+// Waits for the supervisors, which go after the devices, then for the others. False when a device is stuck.
 bool caf_serving::await_end() {
   caf::scoped_actor self{runtime_->system};
+  const auto limit = std::chrono::steady_clock::now() + kStopDeadline;
   bool all = true;
   const auto await = [&](const auto& handle) {
     self->monitor(handle);
-    self->receive([](caf::down_msg&) {}, caf::after(kStopDeadline) >> [&] { all = false; });
+    const auto left = std::max(limit - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero());
+    self->receive([](caf::down_msg&) {}, caf::after(left) >> [&] { all = false; });
   };
-  await(supervisor_);
+  for (const auto& supervisor : supervisors_) await(supervisor);
   const auto dismiss = [&](const auto& handle) {
     self->send_exit(handle, caf::exit_reason::user_shutdown);
     if (all) await(handle);
   };
-  dismiss(core_.gateway);
-  dismiss(core_.scheduler);
-  dismiss(core_.detokenizer);
+  dismiss(gateway_);
+  for (const auto& scheduler : schedulers_) dismiss(scheduler);
+  dismiss(detokenizer_);
   return all;
 }
 
@@ -171,11 +199,9 @@ void caf_serving::stop() {
   shared_->registry.close();
   shared_->parts.metrics->set_ready(false);
   const error reason{error_kind::unavailable, "the server is stopping", "", std::nullopt};
-  if (core_.gateway) caf::anon_send(core_.gateway, end_all{reason}); // and through it the detokenizer
-  if (supervisor_) {
-    caf::anon_send(supervisor_, caf::close_atom::value);
-    stuck_ = !await_end();
-  }
+  if (gateway_) caf::anon_send(gateway_, end_all{reason}); // and through it the detokenizer
+  for (const auto& supervisor : supervisors_) caf::anon_send(supervisor, caf::close_atom::value);
+  if (!supervisors_.empty()) stuck_ = !await_end();
   for (const bool in_engine : {false, true}) { // left over only when an actor failed
     for (const request_id id : shared_->registry.ids(in_engine)) end_with_error(*shared_, id, reason);
   }
@@ -185,7 +211,13 @@ void caf_serving::stop() {
 
 std::unique_ptr<serving> serving::start(serving_options options, serving_parts parts) {
   if (parts.tokens == nullptr) throw std::runtime_error("serving: a tokenizer is needed");
-  if (parts.metrics == nullptr) parts.metrics = std::make_shared<telemetry::metrics>("", "");
+  if (options.replicas < 1 || options.group_size < 1 || options.leader < 0 || options.leader >= options.group_size) {
+    throw std::runtime_error("serving: replicas, the size of a group and its leader do not fit together");
+  }
+  if (parts.metrics == nullptr) {
+    const telemetry::group_shape groups{options.replicas, options.group_size};
+    parts.metrics = std::make_shared<telemetry::metrics>("", "", telemetry::metrics::log_function{}, groups);
+  }
   auto server = std::make_unique<caf_serving>(std::move(options), std::move(parts));
   server->launch();
   return server;

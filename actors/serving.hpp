@@ -1,4 +1,4 @@
-// The serving side as one object: starts the actors, supervises devices, and is a request_handler for transport. Hides CAF.
+// The serving side as one object: starts the actors, supervises device groups, and is a request_handler for transport. Hides CAF.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,21 @@
 
 namespace troupe::actors {
 
-using executor_factory = std::function<std::unique_ptr<step_executor>()>;
+// Which rank of which group an executor is made for. A group is formed anew after each loss.
+struct rank_start {
+  std::int32_t replica = 0;
+  std::int32_t rank = 0;
+  std::int32_t size = 1;        // ranks of the group
+  std::uint64_t generation = 1; // counts the group's formations in this serving process
+  std::string rendezvous;       // what rank 0 published; empty for rank 0 itself
+};
+
+// Rank 0 calls it once, from within the factory, before it waits for any other rank: these start with what it says. Opaque to the actors.
+using publish_rendezvous = std::function<void(std::string)>;
+
+// Called on the rank's own thread. An executor whose destruction is a loss to others must make their calls return (a communicator aborts):
+// ranks that are threads cannot be killed.
+using executor_factory = std::function<std::unique_ptr<step_executor>(const rank_start&, const publish_rendezvous&)>;
 
 struct serving_options {
   std::vector<std::string> served_names;
@@ -27,16 +41,21 @@ struct serving_options {
   std::vector<token_id> eos_tokens;
   std::int32_t max_queue = 1024; // choices waiting; beyond it: 429
   std::int32_t tokenizer_workers = 2;
+  std::int32_t replicas = 1;   // groups, each with a scheduler of its own behind one gateway
+  std::int32_t group_size = 1; // ranks of a group: all get every plan
+  std::int32_t leader = 0;     // the rank whose results have outputs
+  std::int32_t stages = 1;     // of a group's pipeline
   std::int32_t plans_in_flight = 2;
   bool prefix_caching = true;
   speculation_config speculation; // needs a device that verifies, and for draft_source::model one that proposes: else start() throws
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
-  // Non-empty: the device runs in a child process started with this command line plus "--parent-port N".
+  // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
-  std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
-  std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the device is lost
-  std::chrono::milliseconds start_deadline{300'000}; // of a device's start
-  std::int32_t max_restarts = 10;                    // within restart_period; beyond it the serving side is not live
+  std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the group is lost
+  std::chrono::milliseconds rank_deadline{1'500};    // so long may a rank's answer come after the first one's, at least: a rank is late
+  std::chrono::milliseconds start_deadline{300'000}; // of a group's start
+  std::chrono::milliseconds move_after{2'000};       // a group is not back by then: its requests go to another replica that is up
+  std::int32_t max_restarts = 10;                    // of a group within restart_period; beyond it the group is given up
   std::chrono::seconds restart_period{60};
 };
 
@@ -44,15 +63,15 @@ struct serving_parts {
   std::shared_ptr<const tokenizer> tokens;
   std::shared_ptr<const chat_template> templates; // may be null: chat is then a 400
   std::string bos_token, eos_token;               // template variables
-  executor_factory make_executor;                 // called on the device's own thread
+  executor_factory make_executor;
   std::shared_ptr<telemetry::metrics> metrics;
-  std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
-  std::shared_ptr<void> companion;               // lives as long as the serving side; may be null
+  std::shared_ptr<telemetry::timeline> timeline;     // null: nothing is traced
+  std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
 };
 
 class serving : public request_handler {
  public:
-  // Returns once the first device is ready; throws load_error or std::runtime_error when it cannot be.
+  // Returns once every group is up; throws load_error or std::runtime_error when one cannot be.
   static std::unique_ptr<serving> start(serving_options options, serving_parts parts);
 
   // Refuses new requests from here on.
@@ -60,11 +79,12 @@ class serving : public request_handler {
   virtual std::size_t active_requests() const = 0;
   // Ends every request with an error, stops devices and children; the destructor does it too.
   virtual void stop() = 0;
-  // Process id of the device's child process; 0 when it lives in this process. For tests and logs.
-  virtual int device_pid() const = 0;
+  // Process id of a rank's child process; 0 when there is none now. For tests and logs.
+  virtual int device_pid(std::int32_t replica = 0, std::int32_t rank = 0) const = 0;
 };
 
-// The child's side of worker_command: serves one device actor until the parent goes away. Returns the exit code.
+// The child's side of worker_command: serves one device actor until the parent goes away; the parent's first message says which rank
+// it is. Returns the exit code.
 // Standard input must be the parent's pipe: its first line proves to the parent that this is the child it started, its end means that
 // the parent is gone.
 int run_device_worker(std::uint16_t parent_port, const executor_factory& make_executor);

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/health.hpp"
 #include "actors/request_registry.hpp"
@@ -15,15 +17,25 @@ struct serving_state {
   serving_state(serving_options o, serving_parts p)
       : options(std::move(o)),
         parts(std::move(p)),
-        registry({options.max_queue, std::size_t{256} << 20}),
-        health(options.step_deadline, options.start_deadline) {}
+        registry({options.max_queue, std::size_t{256} << 20}, options.replicas),
+        health(options.replicas, options.step_deadline, options.start_deadline),
+        device_pids(static_cast<std::size_t>(options.replicas) * static_cast<std::size_t>(options.group_size)) {}
+
+  std::atomic<int>& device_pid(std::int32_t replica, std::int32_t rank) {
+    return device_pids[static_cast<std::size_t>(replica) * static_cast<std::size_t>(options.group_size) + static_cast<std::size_t>(rank)];
+  }
+  void log(const std::string& line) const {
+    if (parts.log) parts.log(line);
+  }
 
   const serving_options options;
   const serving_parts parts;
-  served_model model; // complete before the first request
+  served_model model; // complete before the first request, as are the next two
+  std::int32_t block_size = 0;
+  std::int32_t num_blocks = 0; // of the smallest replica
   request_registry registry;
   health_board health;
-  std::atomic<int> device_pid{0};
+  std::vector<std::atomic<int>> device_pids; // by replica, then rank; 0: none
 };
 
 using shared_state = std::shared_ptr<serving_state>;

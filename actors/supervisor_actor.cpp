@@ -1,74 +1,43 @@
 #include "actors/supervisor_actor.hpp"
 
+#include <sys/wait.h>
+
+#include <algorithm>
 #include <caf/actor_cast.hpp>
 #include <caf/exit_reason.hpp>
-#include <caf/io/middleman.hpp>
-#include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <chrono>
 #include <csignal>
-#include <random>
 #include <utility>
 
-#include "actors/device_actor.hpp"
-#include "scheduler/scheduler.hpp"
+#include "actors/group_limits.hpp"
+#include "actors/supervisor_seats.hpp"
 
 namespace troupe::actors {
 
 namespace {
 
-using self_pointer = actor_pointer<supervisor_actor, supervisor_state>;
+using self_pointer = supervisor_pointer;
 using phase = supervisor_state::phase;
 
-constexpr std::chrono::milliseconds kHangUpGrace{250}; // from a broken connection to the exit of a child that died
-constexpr std::chrono::milliseconds kEndGrace{2000};   // for a device in this process to finish its step
+constexpr std::chrono::milliseconds kCauseGrace{250}; // from a broken connection to the exit of a child that died
+constexpr std::chrono::milliseconds kEndGrace{2000};  // for a device in this process to finish its step
 
-void start_device(self_pointer self);
+void start_group(self_pointer self);
 
 // 0.1 s, doubling to 5 s: what made a start fail (memory not yet given back, say) needs time to go away.
 std::chrono::milliseconds retry_delay(int failures) {
   return std::min(std::chrono::milliseconds(100) * (1 << std::min(failures, 6)), std::chrono::milliseconds(5000));
 }
 
-// 128 random bits: proof that a connection comes from the child we started.
-std::string random_token() {
-  std::random_device source;
-  std::string token;
-  for (int i = 0; i < 4; ++i) {
-    const auto word = static_cast<std::uint32_t>(source());
-    for (int shift = 28; shift >= 0; shift -= 4) token += "0123456789abcdef"[(word >> shift) & 0xF];
-  }
-  return token;
+void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds delay) {
+  self->delayed_send(self, delay, group_timeout{self->state.generation, wait});
 }
 
-// Passes introductions on, and nothing else: what is published is as little as possible.
-registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supervisor_actor supervisor) {
-  return {
-      [=](device_ready& ready) { return self->delegate(supervisor, std::move(ready)); },
-      [=](device_start_failed& failed) { return self->delegate(supervisor, std::move(failed)); },
-  };
-}
-
-// No one else may connect once the child is there.
-void close_port(self_pointer self) {
-  auto& s = self->state;
-  if (s.registrar) self->system().middleman().unpublish(s.registrar);
-}
-
-// Kills and reaps the child, if there is one, and the registrar that it watches.
-void end_child(self_pointer self) {
-  auto& s = self->state;
-  s.child.reset();
-  s.shared->device_pid = 0;
-  if (!s.registrar) return;
-  close_port(self);
-  self->send_exit(s.registrar, caf::exit_reason::user_shutdown);
-  s.registrar = nullptr;
-}
-
-void set_timer(self_pointer self, device_wait wait, std::chrono::milliseconds delay) {
-  self->delayed_send(self, delay, device_timeout{self->state.number, wait});
+// "replica 1: " where there are several.
+std::string replica_prefix(const supervisor_state& s) {
+  return s.shared->options.replicas > 1 ? "replica " + std::to_string(s.replica) + ": " : std::string();
 }
 
 // -- giving up --------------------------------------------------------------------------------------------------------------------
@@ -77,13 +46,41 @@ void end_requests(serving_state& shared, bool in_engine, const error& reason) {
   for (const request_id id : shared.registry.ids(in_engine)) end_with_error(shared, id, reason);
 }
 
-void escalate(self_pointer self, const std::string& reason) {
+// Requests must not wait for a group that takes its time while another could do their work. The timer goes on until the group is up.
+void move_requests_later(self_pointer self) {
   auto& s = self->state;
-  s.now = phase::failed;
-  end_child(self);
-  s.shared->health.fail(reason);
+  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true)) set_timer(self, group_wait::move, s.shared->options.move_after);
+}
+
+void offer_requests(self_pointer self) {
+  auto& s = self->state;
+  if (s.shared->health.other_is_up(s.replica)) self->send(s.core.scheduler, caf::migrate_atom::value, s.core.gateway);
+}
+
+void move_time_is_over(self_pointer self) {
+  auto& s = self->state;
+  s.moving = false;
+  if (s.now == phase::up || s.now == phase::stopping) return;
+  offer_requests(self);
+  move_requests_later(self);
+}
+
+// The whole serving side can do no more.
+void end_everything(self_pointer self) {
+  auto& s = self->state;
   s.shared->parts.metrics->set_ready(false);
   self->send(s.core.gateway, end_all{s.shared->health.refusal()}); // which passes it on
+}
+
+void give_up(self_pointer self, const std::string& reason) {
+  auto& s = self->state;
+  s.now = phase::failed;
+  clear_seats(self);
+  s.shared->log(replica_prefix(s) + "given up: " + reason);
+  s.shared->health.give_group_up(s.replica, reason);
+  if (s.shared->health.failed()) return end_everything(self);
+  offer_requests(self);
+  move_requests_later(self);
 }
 
 void fail_start(self_pointer self, const device_start_failed& failed) {
@@ -97,172 +94,190 @@ void fail_start(self_pointer self, const device_start_failed& failed) {
   s.first = nullptr;
 }
 
-// -- losing and replacing a device ------------------------------------------------------------------------------------------------
+// -- losing and replacing a group -------------------------------------------------------------------------------------------------
 
-void replace_device(self_pointer self) {
+void replace_group(self_pointer self) {
   auto& s = self->state;
-  // Barren: it had work and completed no step of it, or it never came up. An idle device may be killed as often as one likes.
-  const std::uint64_t steps = s.shared->health.steps();
-  const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.in_engine() > 0);
+  // Barren: it had work and completed no step of it, or it never came up. An idle group may be killed as often as one likes.
+  const std::uint64_t steps = s.shared->health.steps(s.replica);
+  const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
   s.completed = steps;
-  if (!s.policy->allow(now_ns(), barren)) {
-    return escalate(self, "the device was lost too often, at last because: " + s.loss);
-  }
-  s.shared->parts.metrics->device_restarted();
-  start_device(self);
+  if (!s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
+  s.shared->parts.metrics->group_restarted(s.replica);
+  start_group(self);
 }
 
-void detach(self_pointer self, std::string reason, loss_cause cause) {
-  auto& s = self->state;
-  s.loss = std::move(reason);
-  s.shared->health.device_up(false);
-  self->send(s.core.scheduler, detach_device{s.number, cause});
-}
-
-// Tells the device to go; what follows comes with its end.
+// What follows comes with the end of the last rank.
 void retire(self_pointer self) {
   auto& s = self->state;
   s.now = phase::retiring;
-  if (s.child != nullptr) {
-    s.child->kill();
-  } else {
-    s.leaving = s.device.address();
-    self->send_exit(s.device, caf::exit_reason::kill);
-  }
-  s.device = nullptr;
-  set_timer(self, device_wait::end, kEndGrace);
+  dismiss_ranks(self);
+  if (all_ended(s)) return replace_group(self);
+  set_timer(self, group_wait::end, kEndGrace);
+}
+
+void lose(self_pointer self, std::string reason, loss_cause cause) {
+  auto& s = self->state;
+  s.loss = std::move(reason);
+  s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
+  s.shared->health.group_up(s.replica, false);
+  self->send(s.core.scheduler, detach_group{s.generation, cause});
+  move_requests_later(self);
+  retire(self);
+}
+
+// The group is lost, but not known is by whose fault.
+void doubt(self_pointer self, std::string reason) {
+  auto& s = self->state;
+  s.now = phase::doubtful;
+  s.loss = std::move(reason);
+  set_timer(self, group_wait::cause, kCauseGrace);
 }
 
 void start_has_failed(self_pointer self, const device_start_failed& failed) {
   auto& s = self->state;
-  end_child(self);
+  clear_seats(self);
   if (s.first != nullptr) {
     s.now = phase::failed;
     return fail_start(self, failed);
   }
   s.loss = failed.reason;
+  s.shared->log(replica_prefix(s) + "start failed: " + s.loss);
   s.now = phase::retiring; // nothing is left to wait for but time
-  set_timer(self, device_wait::retry, retry_delay(s.failed_starts++));
+  set_timer(self, group_wait::retry, retry_delay(s.failed_starts++));
 }
 
 // -- starting ---------------------------------------------------------------------------------------------------------------------
 
-void start_here(self_pointer self) {
+void start_group(self_pointer self) {
   auto& s = self->state;
-  auto device = self->system().spawn<caf::detached>(run_device, s.shared->parts.make_executor, registrar_actor(self), s.token);
-  self->monitor(device);
-  s.alive.insert(device.address());
-}
-
-void start_child(self_pointer self) {
-  auto& s = self->state;
-  s.registrar = self->spawn(run_registrar, supervisor_actor(self));
-  auto port = self->system().middleman().publish(s.registrar, 0, "127.0.0.1");
-  if (!port) throw std::runtime_error("device process: no port on the loopback interface: " + self->system().render(port.error()));
-  auto command = s.shared->options.worker_command;
-  command.insert(command.end(), {"--parent-port", std::to_string(*port)});
-  s.child = std::make_unique<child_process>(command, s.shared->options.worker_preamble + s.token, [boss = supervisor_actor(self), number = s.number](int status) {
-    caf::anon_send(boss, child_exited{number, status});
-  });
-  s.shared->device_pid = s.child->pid();
-}
-
-void start_device(self_pointer self) {
-  auto& s = self->state;
+  clear_seats(self);
   s.now = phase::starting;
-  s.device = nullptr;
-  ++s.number;
+  ++s.generation;
   s.was_up = false;
-  s.token = random_token();
+  s.rendezvous.reset();
   try {
-    s.network() ? start_child(self) : start_here(self);
-    set_timer(self, device_wait::start, s.shared->options.start_deadline);
+    start_ranks(self);
+    set_timer(self, group_wait::start, s.shared->options.start_deadline);
   } catch (const std::exception& e) {
-    start_has_failed(self, {s.token, e.what(), false});
+    start_has_failed(self, {{}, e.what(), false});
   }
 }
 
-// Why this device cannot serve, or empty.
-std::string objection(const supervisor_state& s, const executor_info& info) {
-  if (s.info && !(*s.info == info)) return "the new device has other limits than the one before";
-  try {
-    scheduler check(scheduler_config{info, 1, 1});
-  } catch (const std::exception& e) {
-    return e.what();
+void device_is_there(self_pointer self, const device_hello& hello) {
+  auto& s = self->state;
+  const auto device = caf::actor_cast<device_actor>(self->current_sender());
+  rank_seat* seat = s.now == phase::starting ? find_seat(s, hello.token) : nullptr;
+  if (seat == nullptr || seat->device) { // too late, or an impostor
+    if (!s.network()) self->send_exit(device, caf::exit_reason::kill);
+    return;
   }
-  return {};
+  seat->device = device;
+  if (s.network()) {
+    seat->address = device.address();
+    self->monitor(device);
+    if (std::all_of(s.seats.begin(), s.seats.end(), [](const rank_seat& x) { return x.device != nullptr; })) close_port(self);
+  }
+  tell_place(self, *seat);
+}
+
+void rendezvous_is_known(self_pointer self, const group_rendezvous& at) {
+  auto& s = self->state;
+  if (s.now != phase::starting || at.token != s.seats.front().token || s.rendezvous) return;
+  s.rendezvous = at.text;
+  std::for_each(s.seats.begin() + 1, s.seats.end(), [self](rank_seat& seat) { tell_place(self, seat); });
+}
+
+void group_is_up(self_pointer self, const executor_info& info) {
+  auto& s = self->state;
+  if (!s.info) s.info = info;
+  s.now = phase::up;
+  s.was_up = true;
+  s.failed_starts = 0;
+  s.shared->health.group_up(s.replica, true);
+  s.shared->parts.metrics->set_ready(s.shared->health.accepts());
+  if (s.generation > 1) s.shared->log(replica_prefix(s) + "up again");
+  std::vector<device_actor> devices;
+  for (const rank_seat& seat : s.seats) devices.push_back(seat.device);
+  self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, std::move(devices));
+  if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(info);
 }
 
 void device_is_ready(self_pointer self, const device_ready& ready) {
   auto& s = self->state;
-  const auto device = caf::actor_cast<device_actor>(self->current_sender());
-  if (s.now != phase::starting || ready.token != s.token) { // too late, or an impostor
-    if (!s.network()) self->send_exit(device, caf::exit_reason::kill);
-    return;
+  rank_seat* seat = s.now == phase::starting ? find_seat(s, ready.token) : nullptr;
+  if (seat == nullptr) return; // it was told to go, or is an impostor
+  seat->info = ready.info;
+  std::vector<executor_info> infos;
+  for (const rank_seat& x : s.seats) {
+    if (!x.info) return;
+    infos.push_back(*x.info);
   }
-  if (std::string bad = objection(s, ready.info); !bad.empty()) {
-    if (!s.network()) self->send_exit(device, caf::exit_reason::kill);
-    return start_has_failed(self, {s.token, std::move(bad), false});
-  }
-  close_port(self);
-  s.device = device;
-  s.info = ready.info;
-  s.now = phase::up;
-  s.was_up = true;
-  s.failed_starts = 0;
-  if (s.network()) self->monitor(device);
-  s.shared->health.device_up(true);
-  s.shared->parts.metrics->set_ready(s.shared->health.accepts());
-  self->send(s.core.scheduler, caf::join_atom::value, s.number, ready.info, device);
-  if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(ready.info);
+  group_limits agreed = limits_of_group(infos, s.info);
+  if (!agreed.objection.empty()) return start_has_failed(self, {ready.token, std::move(agreed.objection), false});
+  group_is_up(self, agreed.info);
+}
+
+void device_did_not_start(self_pointer self, const device_start_failed& failed) {
+  auto& s = self->state;
+  const rank_seat* seat = s.now == phase::starting ? find_seat(s, failed.token) : nullptr;
+  if (seat == nullptr) return;
+  const auto rank = static_cast<std::int32_t>(seat - s.seats.data());
+  start_has_failed(self, {failed.token, rank_name(s, rank) + failed.reason, failed.bad_checkpoint});
 }
 
 // -- events -----------------------------------------------------------------------------------------------------------------------
 
-void device_is_suspect(self_pointer self, const device_suspect& suspect) {
+void group_is_suspect(self_pointer self, const group_suspect& suspect) {
   auto& s = self->state;
-  if (suspect.device != s.number || (s.now != phase::up && s.now != phase::doubtful)) return;
-  detach(self, suspect.reason, loss_cause::fault);
-  retire(self);
+  if (suspect.generation != s.generation || (s.now != phase::up && s.now != phase::doubtful)) return;
+  if (!suspect.by_peer) return lose(self, suspect.reason, loss_cause::fault);
+  if (s.now == phase::up) doubt(self, suspect.reason);
 }
 
-void child_has_exited(self_pointer self, const child_exited& exited) {
+void child_has_exited(self_pointer self, const child_changed& exited) {
   auto& s = self->state;
-  if (exited.device != s.number || s.child == nullptr) return;
-  end_child(self);
-  const std::string how = "the device process ended with " + describe_status(exited.status);
+  reap(s, exited.rank);
+  const std::string how = rank_name(s, exited.rank) + "the device process ended with " + describe_status(exited.status);
   // SIGKILL and SIGTERM come from outside, and a child that lost contact leaves with 0; anything else may be a request's doing.
   const bool outside = exited.status == 0 || exited.status == SIGKILL || exited.status == SIGTERM;
-  if (s.now == phase::starting) return start_has_failed(self, {s.token, how + " before it was ready", false});
-  if (s.now == phase::up || s.now == phase::doubtful) {
-    detach(self, how, outside ? loss_cause::killed : loss_cause::fault);
-    return replace_device(self);
-  }
-  if (s.now == phase::retiring) replace_device(self);
+  if (s.now == phase::starting) return start_has_failed(self, {{}, how + " before it was ready", false});
+  if (s.now == phase::up || s.now == phase::doubtful) return lose(self, how, outside ? loss_cause::killed : loss_cause::fault);
+  if (s.now == phase::retiring && all_ended(s)) replace_group(self);
 }
 
-void device_has_hung_up(self_pointer self) {
+void child_has_changed(self_pointer self, const child_changed& changed) {
   auto& s = self->state;
-  if (s.now != phase::up) return;
-  if (!s.network()) {
-    detach(self, "the device actor ended", loss_cause::fault);
-    return replace_device(self);
-  }
-  s.now = phase::doubtful;
-  set_timer(self, device_wait::exit, kHangUpGrace);
+  if (changed.generation != s.generation || s.seats.empty() || s.seats[static_cast<std::size_t>(changed.rank)].child == nullptr) return;
+  if (!WIFSTOPPED(changed.status)) return child_has_exited(self, changed);
+  // Before it has said hello nothing else would tell that it is frozen; later its silence does.
+  if (s.now == phase::starting) start_has_failed(self, {{}, rank_name(s, changed.rank) + "the device process was stopped", false});
 }
 
-void wait_is_over(self_pointer self, const device_timeout& over) {
+void device_has_hung_up(self_pointer self, const rank_seat& seat) {
   auto& s = self->state;
-  if (over.device != s.number) return;
-  if (over.wait == device_wait::start && s.now == phase::starting) {
+  const auto rank = static_cast<std::int32_t>(&seat - s.seats.data());
+  if (s.network()) {
+    if (s.now == phase::up) return doubt(self, rank_name(s, rank) + "the device process does not answer");
+    if (s.now == phase::starting) set_timer(self, group_wait::cause, kCauseGrace);
+    return;
+  }
+  if (s.now == phase::up || s.now == phase::doubtful) lose(self, rank_name(s, rank) + "the device actor ended", loss_cause::fault);
+}
+
+void wait_is_over(self_pointer self, const group_timeout& over) {
+  auto& s = self->state;
+  if (over.wait == group_wait::move) return move_time_is_over(self);
+  if (over.generation != s.generation) return;
+  if (over.wait == group_wait::start && s.now == phase::starting) {
     start_has_failed(
-        self, {s.token, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms", false});
-  } else if (over.wait == device_wait::exit && s.now == phase::doubtful) {
-    detach(self, "the device process does not answer", loss_cause::killed); // frozen or cut off: no request does that
-    retire(self);
-  } else if ((over.wait == device_wait::end || over.wait == device_wait::retry) && s.now == phase::retiring) {
-    replace_device(self);
+        self, {{}, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms", false});
+  } else if (over.wait == group_wait::cause && s.now == phase::starting) {
+    start_has_failed(self, {{}, "a device process does not answer", false});
+  } else if (over.wait == group_wait::cause && s.now == phase::doubtful) {
+    lose(self, s.loss, loss_cause::killed); // frozen or cut off: no request does that
+  } else if ((over.wait == group_wait::end || over.wait == group_wait::retry) && s.now == phase::retiring) {
+    replace_group(self);
   }
 }
 
@@ -273,7 +288,7 @@ void stop_if_alone(self_pointer self) {
 void stop(self_pointer self) {
   auto& s = self->state;
   s.now = phase::stopping;
-  end_child(self);
+  clear_seats(self);
   fail_start(self, {{}, "stopped", false});
   for (const auto& address : s.alive) self->send_exit(address, caf::exit_reason::kill);
   stop_if_alone(self);
@@ -284,7 +299,10 @@ bool core_actor_ended(self_pointer self, const caf::actor_addr& source) {
   auto& s = self->state;
   if (source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) return false;
   if (s.now == phase::stopping) return true;
-  escalate(self, "an internal actor failed");
+  s.now = phase::failed;
+  clear_seats(self);
+  s.shared->health.fail("an internal actor failed");
+  end_everything(self);
   const error reason = s.shared->health.refusal();
   self->send(s.core.detokenizer, end_all{reason});
   // A dead actor makes no more calls, so its requests may be ended from here.
@@ -298,34 +316,35 @@ void actor_is_down(self_pointer self, const caf::down_msg& down) {
   if (core_actor_ended(self, down.source)) return;
   s.alive.erase(down.source);
   if (s.now == phase::stopping) return stop_if_alone(self);
-  if (s.device && down.source == s.device.address()) {
-    device_has_hung_up(self);
-  } else if (s.now == phase::retiring && down.source == s.leaving) {
-    replace_device(self);
-  }
+  const auto seat = std::find_if(s.seats.begin(), s.seats.end(), [&](const rank_seat& x) { return x.address == down.source; });
+  if (seat == s.seats.end()) return;
+  if (s.now == phase::retiring && !s.network() && all_ended(s)) return replace_group(self);
+  device_has_hung_up(self, *seat);
 }
 
 } // namespace
 
-supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state shared, core_actors core, first_start first) {
+supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state shared, std::int32_t replica, core_actors core,
+                                               first_start first) {
   auto& s = self->state;
   s.policy.emplace(shared->options.max_restarts, shared->options.restart_period);
   s.shared = std::move(shared);
+  s.replica = replica;
   s.core = std::move(core);
   s.first = std::move(first);
   self->set_down_handler([self](caf::scheduled_actor*, caf::down_msg& down) { actor_is_down(self, down); });
   self->monitor(s.core.gateway);
   self->monitor(s.core.scheduler);
   self->monitor(s.core.detokenizer);
-  start_device(self);
+  start_group(self);
   return {
+      [self](const device_hello& hello) { device_is_there(self, hello); },
+      [self](const group_rendezvous& at) { rendezvous_is_known(self, at); },
       [self](const device_ready& ready) { device_is_ready(self, ready); },
-      [self](const device_start_failed& failed) {
-        if (self->state.now == phase::starting && failed.token == self->state.token) start_has_failed(self, failed);
-      },
-      [self](const device_suspect& suspect) { device_is_suspect(self, suspect); },
-      [self](const child_exited& exited) { child_has_exited(self, exited); },
-      [self](const device_timeout& over) { wait_is_over(self, over); },
+      [self](const device_start_failed& failed) { device_did_not_start(self, failed); },
+      [self](const group_suspect& suspect) { group_is_suspect(self, suspect); },
+      [self](const child_changed& changed) { child_has_changed(self, changed); },
+      [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](caf::close_atom) { stop(self); },
   };
 }

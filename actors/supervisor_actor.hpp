@@ -1,15 +1,19 @@
-// Starts the device, watches it and the other actors, replaces a lost device, and gives up when devices are lost too often.
+// Starts the ranks of one group, watches them and the other actors, forms a lost group anew, and gives it up when it is lost too often.
 //
-//   starting --device_ready--> up --suspect--> retiring --ended--> starting ...        (restart intensity allowing, else failed)
-//   up --hung up (child)--> doubtful --ended--> starting, --still there--> retiring
+//   starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity allowing, else failed)
+//   up --a rank hung up, or waited in vain--> doubtful --the cause is known, or time is up--> retiring
 //
-// A device is told to go before the next one starts; one that does not go in time is abandoned (a thread cannot be killed, a process can).
+// All ranks start at once; rank 0 says where the others meet it. A rank that is lost takes the others with it: all are told to go before
+// the next group starts. One that does not go in time is abandoned (a thread cannot be killed, a process can).
 #pragma once
 
+#include <cstdint>
 #include <future>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "actors/actor_pointer.hpp"
 #include "actors/child_process.hpp"
@@ -19,6 +23,7 @@
 
 namespace troupe::actors {
 
+// The actors without which the group cannot serve; the scheduler is its own.
 struct core_actors {
   gateway_actor gateway;
   scheduler_actor scheduler;
@@ -28,32 +33,42 @@ struct core_actors {
 // How the first start went: a value, a load_error or a std::runtime_error.
 using first_start = std::shared_ptr<std::promise<executor_info>>;
 
+// One rank of the group that is being started, is up, or is going.
+struct rank_seat {
+  std::string token;                    // proves that a device is the one that was started for this seat
+  caf::actor_addr address;              // of the device: in this process from the start on, else from its hello on
+  device_actor device;                  // null before its hello
+  std::optional<executor_info> info;    // none before it is ready
+  std::unique_ptr<child_process> child; // null: a thread of this process, or a child that has ended
+};
+
 struct supervisor_state {
   static constexpr const char* name = "supervisor";
   enum class phase : std::uint8_t { starting, up, doubtful, retiring, failed, stopping };
 
   shared_state shared;
+  std::int32_t replica = 0;
   core_actors core;
   first_start first; // null once told
   phase now = phase::starting;
-  device_number number = 0;
-  std::string token;                 // of the device that is being started
-  device_actor device;               // null before it is ready
-  std::optional<executor_info> info; // of the first device; the others must be the same
-  std::uint64_t completed = 0;       // steps of all devices, when the last one was lost
-  bool was_up = false;               // the current device was ready once
-  int failed_starts = 0;             // in a row
-  std::unique_ptr<child_process> child;
-  registrar_actor registrar; // a child watches it; published while the child is expected
+  generation_number generation = 0;
+  std::vector<rank_seat> seats;
+  std::optional<std::string> rendezvous; // what rank 0 published
+  std::optional<executor_info> info;     // of the group when it was first formed
+  std::uint64_t completed = 0;           // steps of the group, when it was last lost
+  bool was_up = false;                   // the current group was ready once
+  int failed_starts = 0;                 // in a row
+  registrar_actor registrar;             // children watch it; published while they are expected
   std::optional<restart_policy> policy;
-  std::string loss;                // why the last device was lost
-  caf::actor_addr leaving;         // the device in this process that was told to go
+  std::string loss;                // why the group was lost last
+  bool moving = false;             // the timer runs that moves requests to another replica
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included
+
   bool network() const { return !shared->options.worker_command.empty(); }
 };
 
 // Must be detached: it waits for children and sockets.
 supervisor_actor::behavior_type run_supervisor(actor_pointer<supervisor_actor, supervisor_state> self, shared_state shared,
-                                               core_actors core, first_start first);
+                                               std::int32_t replica, core_actors core, first_start first);
 
 } // namespace troupe::actors

@@ -63,7 +63,7 @@ class variant_engines {
       options.gpu = switches;
       factory_ = make_executor_factory(options, source_, nullptr, source_->config().vocab_size);
     }
-    made->executor = factory_();
+    made->executor = factory_({}, {});
     made->driver = std::make_unique<bench::step_driver>(*made->executor, timeline_);
     engines_.push_back(std::move(made));
     return *engines_.back()->driver;

@@ -46,7 +46,7 @@ int run_latency(latency_command o) {
   std::optional<double> start_to_first_token;
   std::string failure; // what was measured before it counts all the same
   try {
-    const auto executor = make_executor_factory(o.engine, source, nullptr, source->config().vocab_size)();
+    const auto executor = make_executor_factory(o.engine, source, nullptr, source->config().vocab_size)({}, {});
     bench::step_driver driver(*executor, timeline);
     driver.run(bench::random_prompts(1, 16, driver.info().vocab_size, o.measure.seed), {1, 1, std::nullopt});
     start_to_first_token = bench::seconds_since_process_start();

@@ -85,7 +85,7 @@ void add_figures(value_object& result, const throughput_figures& f) {
 }
 
 throughput_figures measure(const throughput_command& o, std::shared_ptr<telemetry::timeline> timeline) {
-  auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
+  auto metrics = make_metrics(o.engine);
   auto engine = start_engine(o.engine, metrics, timeline);
   throughput_figures f;
   bench::generation_options load = o.load;
@@ -111,9 +111,9 @@ int run_throughput(throughput_command o) {
   o.load.output = parse_lengths("--output-len", o.output);
   o.engine.max_queue = std::max(o.engine.max_queue, static_cast<std::int32_t>(o.load.count) + 1);
   const auto source = open_source(o.engine);
-  auto timeline = open_trace(o.trace_file);
+  auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
   const bool traced = timeline != nullptr;
-  if (!traced) timeline = std::make_shared<telemetry::timeline>();
+  if (!traced) timeline = std::make_shared<telemetry::timeline>(o.engine.data_parallel_size);
   const throughput_figures f = measure(o, timeline);
   const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("throughput", o.engine, *source, ceilings);

@@ -3,14 +3,18 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <mutex>
 
 #include "apps/device_choice.hpp"
-#include "apps/keeper_process.hpp"
+#include "apps/groups/links.hpp"
 #include "apps/number_tokenizer.hpp"
 #include "models/cpu_executor.hpp"
+#include "device/cpu/host_limits.hpp"
 #include "models/drafting_executor.hpp"
+#include "models/group_executor.hpp"
+#include "models/shard.hpp"
 
 namespace troupe::apps {
 
@@ -53,6 +57,24 @@ void check(const engine_options& o) {
   if ((o.speculative_method == "draft") == o.draft_model.empty()) {
     throw std::invalid_argument("--speculative-method draft and --speculative-draft-model go together");
   }
+}
+
+// Of a rank's collectives. Ranks of a stage do the same work, those of a pipeline wait for whole steps of each other.
+std::chrono::milliseconds call_deadline(const engine_options& o) {
+  const std::chrono::milliseconds step = std::chrono::seconds(o.step_deadline_s);
+  return o.pipeline_parallel_size > 1 ? step : std::min<std::chrono::milliseconds>(step, std::chrono::seconds(10));
+}
+
+// Several GPUs have a process each: a sticky error of one can only be cleared by ending its process.
+bool a_process_each(const engine_options& o, const model_config& config) {
+  return o.isolate_devices || (o.devices() > 1 && o.device != "cpu" && choose_device(o, config).gpu);
+}
+
+// The options of one rank: its own GPU, its share of the cores.
+engine_options options_of_rank(engine_options o, const actors::rank_start& place, std::optional<std::int32_t> first_gpu) {
+  if (o.threads == 0 && o.devices() > 1) o.threads = std::max(1, cpu::usable_cores() / o.devices());
+  if (first_gpu && o.devices() > 1) o.device = "cuda:" + std::to_string(*first_gpu + place.replica * o.group_size() + place.rank);
+  return o;
 }
 
 speculation_config speculation(const engine_options& o) {
@@ -166,33 +188,82 @@ text_side load_text_side(const checkpoint& source) {
   return side;
 }
 
-actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
-                                               std::optional<keeper::access> keep) {
-  struct shared_weights {
-    std::mutex guard;
-    std::shared_ptr<const model_weights> target, draft;
-    std::optional<std::int32_t> gpu_blocks; // of the first device: one that replaces it must have as many, whatever memory is free then
-  };
-  auto shared = std::make_shared<shared_weights>();
-  return [options = std::move(options), source = std::move(source), draft = std::move(draft), tokenizer_vocab, keep = std::move(keep),
-          shared] {
-    const device_choice device = choose_device(options, source->config());
-    spdlog::info("{}", device.reason);
-    std::lock_guard lock(shared->guard);
-    if (device.gpu) {
-      engine_options now = options;
-      if (shared->gpu_blocks) now.num_kv_blocks = shared->gpu_blocks;
-      auto executor = make_executor_on_gpu(*device.gpu, now, *source, draft.get(), tokenizer_vocab, keep);
-      shared->gpu_blocks = executor->info().num_blocks;
-      return executor;
+namespace {
+
+// Makes the executors of one process.
+class executor_maker {
+ public:
+  executor_maker(engine_options options, std::shared_ptr<const checkpoint> source, std::shared_ptr<const checkpoint> draft,
+                 std::int32_t tokenizer_vocab)
+      : options_(std::move(options)),
+        source_(std::move(source)),
+        draft_(std::move(draft)),
+        tokenizer_vocab_(tokenizer_vocab),
+        links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
+                std::chrono::seconds(options_.start_deadline_s), call_deadline(options_)}) {}
+
+  std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish) {
+    const device_choice first = choose_device(options_, source_->config());
+    const engine_options mine = options_of_rank(options_, place, first.gpu);
+    const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
+    if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
+    if (options_.group_size() > 1 && first.gpu) throw load_error("--tp and --pp: a group of GPUs cannot be formed by this program yet");
+    if (device.gpu) return make_on_gpu(*device.gpu, mine);
+    check_batch(mine);
+    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
+    if (place.size == 1) { // all ranks behind one executor, as benches want them
+      return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_), options_.tensor_parallel_size,
+                                     options_.pipeline_parallel_size, call_deadline(options_), draft_ ? draft_weights() : nullptr);
     }
-    check_batch(options);
-    if (!shared->target) shared->target = load_weights(options, *source);
-    if (!draft) return make_cpu_executor(shared->target, executor_options(options, tokenizer_vocab, keep));
-    if (!shared->draft) shared->draft = load_weights(options, *draft);
-    return make_drafting_cpu_executor(shared->target, shared->draft, executor_options(options, tokenizer_vocab, keep));
-  };
+    const auto link = links_.open(place, publish);
+    const auto whole = weights(); // before the ranks meet: how long it takes differs
+    const auto draft = draft_ ? draft_weights() : nullptr;
+    return make_on_cpu(whole, draft, mine, link->meet());
+  }
+
+ private:
+  std::unique_ptr<step_executor> make_on_gpu(std::int32_t device, engine_options o) {
+    const std::lock_guard lock(guard_);
+    if (gpu_blocks_) o.num_kv_blocks = gpu_blocks_;
+    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_);
+    gpu_blocks_ = executor->info().num_blocks;
+    return executor;
+  }
+
+  std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
+                                             const std::shared_ptr<const model_weights>& draft, const engine_options& o,
+                                             const rank_context& rank) const {
+    const cpu_executor_options options = executor_options(o, tokenizer_vocab_);
+    return draft ? make_drafting_cpu_executor(target, draft, options, rank) : make_cpu_executor(target, options, rank);
+  }
+
+  // Loaded once, for all ranks and replicas of this process.
+  std::shared_ptr<const model_weights> weights() {
+    const std::lock_guard lock(guard_);
+    if (!target_weights_) target_weights_ = load_weights(options_, *source_);
+    return target_weights_;
+  }
+  std::shared_ptr<const model_weights> draft_weights() {
+    const std::lock_guard lock(guard_);
+    if (!draft_weights_) draft_weights_ = load_weights(options_, *draft_);
+    return draft_weights_;
+  }
+
+  const engine_options options_;
+  const std::shared_ptr<const checkpoint> source_, draft_;
+  const std::int32_t tokenizer_vocab_;
+  group_links links_;
+  std::mutex guard_;
+  std::shared_ptr<const model_weights> target_weights_, draft_weights_;
+  std::optional<std::int32_t> gpu_blocks_; // of the first device: one that replaces it must have as many, whatever memory is free then
+};
+
+} // namespace
+
+actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab) {
+  auto maker = std::make_shared<executor_maker>(std::move(options), std::move(source), std::move(draft), tokenizer_vocab);
+  return [maker](const actors::rank_start& place, const actors::publish_rendezvous& publish) { return maker->make(place, publish); };
 }
 
 std::vector<std::string> served_names(const engine_options& options) {
@@ -203,10 +274,17 @@ std::vector<std::string> served_names(const engine_options& options) {
   return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
 }
 
-std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
-                                              std::shared_ptr<telemetry::timeline> timeline) {
+std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& o) {
+  const telemetry::group_shape groups{o.data_parallel_size, o.group_size()};
+  return std::make_shared<telemetry::metrics>(served_names(o).front(), TROUPE_VERSION, telemetry::metrics::log_function{}, groups);
+}
+
+std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,
+                                              std::shared_ptr<telemetry::timeline> timeline, actors::executor_factory make_executor) {
   check(options);
   auto source = open_source(options);
+  check_shards(source->config(), options.tensor_parallel_size, options.pipeline_parallel_size);
+  options.isolate_devices = a_process_each(options, source->config());
   text_side text = load_text_side(*source);
   if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());
 
@@ -218,6 +296,11 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   serving.prefix_caching = options.prefix_caching;
   serving.speculation = speculation(options);
   if (options.max_predicted_ttft_ms) serving.max_predicted_ttft = std::chrono::milliseconds(*options.max_predicted_ttft_ms);
+  serving.replicas = options.data_parallel_size;
+  serving.group_size = options.group_size();
+  serving.stages = options.pipeline_parallel_size;
+  serving.leader = options.group_size() - options.tensor_parallel_size; // the first rank of the last stage
+  if (serving.stages > 1) serving.plans_in_flight = serving.stages + 1;
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
@@ -228,19 +311,16 @@ std::unique_ptr<actors::serving> start_engine(const engine_options& options, std
   }
 
   actors::serving_parts parts;
-  if (options.isolate_devices && options.keep_weights) {
-    const auto keeper = std::make_shared<keeper_process>(metrics);
-    serving.worker_command.push_back("--keeper");
-    serving.worker_preamble = keeper->line() + "\n";
-    parts.companion = keeper;
-  }
-  parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
+  parts.make_executor = make_executor
+                            ? std::move(make_executor)
+                            : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
   parts.timeline = std::move(timeline);
+  parts.log = [](const std::string& line) { spdlog::warn("{}", line); };
   auto engine = actors::serving::start(std::move(serving), std::move(parts));
   warn_of_small_pool(options, *source, engine->model());
   return engine;

@@ -34,14 +34,17 @@ text_side load_text_side(const checkpoint& source);
 // The draft model that the flags name, or null. Throws load_error when its tokens are not those of `tokens`.
 std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
 
-// Weights are loaded at the first call and shared by later ones, and by later processes where `keep` names a keeper. `draft` may be null.
-// Throws load_error when called, not before.
+// The executor of a rank; one that is called without a place is the whole group. Weights are loaded at the first call and shared by later
+// ones. `draft` may be null. Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
                                                std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
                                                std::optional<keeper::access> keep = {});
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);
+
+// With series for all ranks and replicas.
+std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& options);
 
 // How the device will hold weights and KV. `weights` none: each matrix as it is stored.
 struct device_types {
@@ -50,8 +53,10 @@ struct device_types {
 };
 device_types types_on_device(const engine_options& options, const checkpoint& source);
 
-// Everything together; returns once the device is ready. `timeline` may be null. Throws load_error and std::runtime_error.
-std::unique_ptr<actors::serving> start_engine(const engine_options& options, std::shared_ptr<telemetry::metrics> metrics,
-                                              std::shared_ptr<telemetry::timeline> timeline = nullptr);
+// Everything together; returns once the device is ready. `timeline` may be null; `make_executor` takes the place of what the flags say of
+// the device. Throws load_error and std::runtime_error.
+std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,
+                                              std::shared_ptr<telemetry::timeline> timeline = nullptr,
+                                              actors::executor_factory make_executor = {});
 
 } // namespace troupe::apps

@@ -59,10 +59,13 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_option("--num-kv-blocks", o.num_kv_blocks, "KV blocks, instead of --kv-cache-memory")->check(CLI::PositiveNumber);
   command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto, f32, f16 or bf16")->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   command.add_option("--threads", o.threads, "threads of the CPU device (0: one per core)")->check(CLI::Range(0, 4096));
-  command.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size, "devices that share each layer")->check(CLI::Range(1, 1));
-  command.add_flag("--isolate-devices", o.isolate_devices, "run the device in a process of its own, restarted when it dies");
-  command.add_flag("--keep-weights,!--no-keep-weights", o.keep_weights,
-                   "with --isolate-devices: weights outlive the device's process, so that the next one need not load them (default: on)");
+  command.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size, "devices that share each layer")->check(CLI::Range(1, 1024));
+  command.add_option("--pipeline-parallel-size,--pp", o.pipeline_parallel_size, "stages of so many devices, each with some of the layers")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--data-parallel-size,--dp", o.data_parallel_size, "replicas of such a group, each with the whole model")
+      ->check(CLI::Range(1, 1024));
+  command.add_flag("--isolate-devices", o.isolate_devices,
+                   "run each device in a process of its own, restarted when it dies (several GPUs: always)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command
@@ -113,7 +116,17 @@ std::vector<std::string> to_arguments(const engine_options& o) {
                                    "--speculative-method",
                                    o.speculative_method,
                                    "--num-speculative-tokens",
-                                   std::to_string(o.num_speculative_tokens)};
+                                   std::to_string(o.num_speculative_tokens),
+                                   "--tensor-parallel-size",
+                                   std::to_string(o.tensor_parallel_size),
+                                   "--pipeline-parallel-size",
+                                   std::to_string(o.pipeline_parallel_size),
+                                   "--data-parallel-size",
+                                   std::to_string(o.data_parallel_size),
+                                   "--step-deadline",
+                                   std::to_string(o.step_deadline_s),
+                                   "--start-deadline",
+                                   std::to_string(o.start_deadline_s)};
   if (!o.draft_model.empty()) args.insert(args.end(), {"--speculative-draft-model", o.draft_model.string()});
   auto add = [&](const char* flag, const std::optional<std::int32_t>& value) {
     if (value) args.insert(args.end(), {flag, std::to_string(*value)});

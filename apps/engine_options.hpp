@@ -47,7 +47,9 @@ struct engine_options {
   std::int32_t threads = 0;                  // 0: one per core
   gpu_switches gpu;                          // but for graphs, set by the benches alone
   bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
-  std::int32_t tensor_parallel_size = 1;     // more than one needs GPUs
+  std::int32_t tensor_parallel_size = 1;   // ranks that share each layer
+  std::int32_t pipeline_parallel_size = 1; // stages, each a run of layers
+  std::int32_t data_parallel_size = 1;     // groups of such ranks, each with the whole model
   bool isolate_devices = false;
   bool keep_weights = true; // with isolate_devices: beyond the device's process
   bool prefix_caching = true;
@@ -59,6 +61,9 @@ struct engine_options {
   std::int32_t max_device_restarts = 10; // within 60 s
   std::int32_t step_deadline_s = 120;
   std::int32_t start_deadline_s = 300;
+
+  std::int32_t group_size() const { return tensor_parallel_size * pipeline_parallel_size; }
+  std::int32_t devices() const { return group_size() * data_parallel_size; }
 };
 
 // Adds the flags to `command`.

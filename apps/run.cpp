@@ -95,8 +95,8 @@ std::int32_t token_limit(const run_options& o, request_handler& engine, const pr
 int run(const run_options& o) {
   if (o.raw && !o.system.empty()) throw std::invalid_argument("--system: there is no system message with --raw");
   if (!o.compare_layers.empty()) return compare_layers(o.engine, o.prompt, o.compare_layers);
-  auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
-  const auto timeline = open_trace(o.trace_file);
+  auto metrics = make_metrics(o.engine);
+  const auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
   auto engine = start_engine(o.engine, metrics, timeline);
   generation_request request;
   request.id = 1;

@@ -104,8 +104,8 @@ int serve(serve_options& o) {
   keep_files_free(o.http.limits);
   read_api_keys(o);
   o.http.version = TROUPE_VERSION;
-  const auto timeline = open_trace(o.trace_file);
-  auto metrics = std::make_shared<telemetry::metrics>(served_names(o.engine).front(), TROUPE_VERSION);
+  const auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
+  auto metrics = make_metrics(o.engine);
   late_handler handler(served_names(o.engine));
   http::server_hooks hooks;
   hooks.metrics_text = [metrics] { return metrics->render(); };

@@ -20,12 +20,17 @@ struct worker_options {
 };
 
 int work(const worker_options& o) {
-  std::optional<keeper::access> keep;
-  if (o.keeper) keep = {read_keeper_line(), [](const std::string& line) { spdlog::info("{}", line); }};
-  auto source = open_source(o.engine);
-  const text_side text = load_text_side(*source);
-  return actors::run_device_worker(
-      o.parent_port, make_executor_factory(o.engine, source, open_draft_model(o.engine, *text.tokens), text.tokens->vocab_size(), keep));
+  engine_options engine = o.engine;
+  engine.isolate_devices = true;
+  actors::executor_factory factory; // made when this process is told its rank: until then its parent waits to hear from it
+  return actors::run_device_worker(o.parent_port, [&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
+    if (!factory) {
+      auto source = open_source(engine);
+      const text_side text = load_text_side(*source);
+      factory = make_executor_factory(engine, source, open_draft_model(engine, *text.tokens), text.tokens->vocab_size());
+    }
+    return factory(place, publish);
+  });
 }
 
 } // namespace

@@ -27,7 +27,7 @@ struct service_status {
   bool live = true;      // the process can still do its work, or is loading
   bool ready = false;    // requests are accepted now
   bool draining = false; // SIGTERM seen: no new requests
-  std::string reason;    // why not ready, or empty
+  std::string reason;    // why not ready, what is missing though ready, or empty
 };
 
 struct served_model {

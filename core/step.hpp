@@ -135,6 +135,9 @@ struct stage_times {
   std::uint64_t compute_at_ns = 0;
   std::uint64_t deliver_at_ns = 0;
   std::vector<group_time> groups; // of compute, where the device measures them
+  // Of compute, where the device tells its collectives apart: until the last peer had come, and the rest of the calls.
+  std::uint64_t collective_wait_ns = 0;
+  std::uint64_t collective_move_ns = 0;
 
   friend bool operator==(const stage_times&, const stage_times&) = default;
 };
@@ -142,7 +145,7 @@ struct stage_times {
 struct step_result {
   epoch_number epoch = 0;
   step_number step = 0;
-  std::vector<slot_output> outputs; // one per item, in item order
+  std::vector<slot_output> outputs; // of the leading rank: one per item, in item order; of the others none
   stage_times times;
 
   friend bool operator==(const step_result&, const step_result&) = default;
@@ -150,6 +153,7 @@ struct step_result {
 
 struct step_failure {
   std::string reason;
+  bool by_peer = false; // this rank waited for another one in vain: the fault lies elsewhere
 };
 
 using step_outcome = std::variant<step_result, step_failure>;

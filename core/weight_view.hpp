@@ -13,8 +13,12 @@ struct weight_view {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   const std::byte* data = nullptr;
+  std::size_t stride = 0; // bytes from row to row, where these are columns of a wider matrix; 0: rows lie one behind the other
 
   explicit operator bool() const { return data != nullptr; }
+  const std::byte* row(std::int64_t index) const {
+    return data + static_cast<std::size_t>(index) * (stride != 0 ? stride : row_bytes(type, static_cast<std::size_t>(columns)));
+  }
 };
 
 } // namespace troupe

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/embedding.hpp"
+#include "kernels/parallel.hpp"
 #include "kernels/rms_norm.hpp"
 #include "kernels/swiglu.hpp"
 #include "models/rope_frequencies.hpp"
@@ -15,6 +16,21 @@ cpu::aligned_buffer<float> rows_of(std::int32_t rows, std::int64_t width) {
   return cpu::aligned_buffer<float>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
 }
 
+cpu::linear pack(cpu::thread_pool& pool, std::initializer_list<weight_view> views, std::vector<std::vector<float>> biases = {}) {
+  const bool any = std::any_of(biases.begin(), biases.end(), [](const auto& bias) { return !bias.empty(); });
+  if (!any) biases.clear();
+  return cpu::linear({views.begin(), views.size()}, biases, &pool);
+}
+
+cpu::aligned_buffer<std::byte> copy_of(const weight_view& view) {
+  if (!view) return {};
+  const dtype_traits type = traits(view.type);
+  const std::size_t row = static_cast<std::size_t>(view.columns) / type.block_elems * type.block_bytes;
+  cpu::aligned_buffer<std::byte> bytes(row * static_cast<std::size_t>(view.rows));
+  std::copy_n(view.data, bytes.size(), bytes.data());
+  return bytes;
+}
+
 rope_table make_rope_table(const rope_config& config) {
   rope_spectrum spectrum = rope_frequencies(config);
   return {std::move(spectrum.frequencies), spectrum.magnitude};
@@ -22,9 +38,11 @@ rope_table make_rope_table(const rope_config& config) {
 
 } // namespace
 
-cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const std::optional<keeper::access>& keep)
+cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank)
     : weights_(std::move(weights)),
       shape_(shape),
+      rank_(std::move(rank)),
+      vocab_(slice_of_vocab(config().vocab_size, rank_.tp_rank, rank_.tp_size)),
       pool_(shape.threads),
       rope_(make_rope_table(config().rope)),
       packed_(*weights_, keep, pool_),
@@ -37,8 +55,17 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       attended_(rows_of(shape.max_rows, query_width_)),
       gate_up_(rows_of(shape.max_rows, 2 * std::int64_t{config().intermediate_size})),
       gated_(rows_of(shape.max_rows, config().intermediate_size)),
-      head_input_(rows_of(shape.head_rows, config().hidden_size)),
-      logits_(rows_of(shape.head_rows, packed_.head().rows())) {}
+      head_input_(rows_of(shape.head_rows, rank_.last_stage() ? config().hidden_size : 0)),
+      logits_(rows_of(shape.head_rows, rank_.leader() ? logits_stride() : 0)),
+      vocab_part_(rows_of(shape.head_rows, rank_.last_stage() && rank_.tp_size > 1 ? vocab_.places : 0)) {
+  std::fill_n(vocab_part_.data(), vocab_part_.size(), 0.0F); // places without an id are never written
+  if (rank_.last_stage() && vocab_.rows > 0) head_ = pack(pool_, {weights_->head});
+  layers_.reserve(weights_->layers.size());
+  for (const layer_weights& w : weights_->layers) {
+    layers_.push_back({pack(pool_, {w.query, w.key, w.value}, {w.query_bias, w.key_bias, w.value_bias}),
+                       pack(pool_, {w.output}, {w.output_bias}), pack(pool_, {w.gate, w.up}), pack(pool_, {w.down})});
+  }
+}
 
 void cpu_model::forward(const forward_batch& batch) {
   const std::int64_t rows = static_cast<std::int64_t>(batch.tokens.size());
@@ -46,15 +73,50 @@ void cpu_model::forward(const forward_batch& batch) {
   const std::int64_t positions = std::int64_t{*std::max_element(batch.positions.begin(), batch.positions.end())} + 1;
   if (positions > rope_.size()) rope_.reserve(std::max(positions, std::min<std::int64_t>(2 * rope_.size(), config().max_position)));
   cpu::split_attention(batch.spans, config().num_heads, config().num_kv_heads, units_);
-  cpu::embedding(pool_, {packed_.embedding(), batch.tokens.data(), rows, hidden_.data(), config().hidden_size});
-  for (std::size_t i = 0; i < packed_.layers().size(); ++i) {
+  enter(batch);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     attention_block(batch, i);
     mlp_block(rows, i);
     if (batch.after_layer) batch.after_layer(hidden_.data());
   }
+  leave(rows);
 }
 
-// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
+collective_buffer cpu_model::hidden_rows(std::int64_t rows) {
+  return {hidden_.data(), static_cast<std::size_t>(rows * config().hidden_size), dtype::f32};
+}
+
+void cpu_model::enter(const forward_batch& batch) {
+  if (rank_.first_stage()) return embed(batch.tokens);
+  const collective_buffer rows = hidden_rows(static_cast<std::int64_t>(batch.tokens.size()));
+  with_pipeline(rank_, [&](communicator& stages) { stages.receive(rows, rank_.stage - 1); });
+}
+
+void cpu_model::leave(std::int64_t rows) {
+  if (rank_.last_stage()) return;
+  with_pipeline(rank_, [&](communicator& stages) { stages.send(hidden_rows(rows), rank_.stage + 1); });
+}
+
+// Each rank looks up the ids that it holds; one of them has a row, the others zeros.
+void cpu_model::embed(std::span<const token_id> tokens) {
+  const std::int64_t rows = static_cast<std::int64_t>(tokens.size()), width = config().hidden_size;
+  if (rank_.tp_size == 1) return cpu::embedding(pool_, {embedding_, tokens.data(), rows, hidden_.data(), width});
+  cpu::for_rows(pool_, rows, width, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const token_id token = tokens[static_cast<std::size_t>(i)];
+      float* const to = hidden_.data() + i * width;
+      vocab_.holds(token) ? cpu::dequantise_row(embedding_, token - vocab_.first, to) : static_cast<void>(std::fill_n(to, width, 0.0F));
+    }
+  });
+  add_up(rows);
+}
+
+void cpu_model::add_up(std::int64_t rows) {
+  if (rank_.tp_size == 1) return;
+  with_tensor(rank_, [&](communicator& peers) { peers.all_reduce(hidden_rows(rows)); });
+}
+
+// hidden += output(attention(rope(norm(qkv(norm(hidden)))))). In a group the first rank brings what was there into the sum.
 void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   const model_config& c = config();
   const layer_weights& w = weights_->layers[index];
@@ -79,7 +141,8 @@ void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   cpu::attention(
       pool_, {query, width, attended_.data(), query_width_, c.num_heads, scale, slides ? *c.sliding_window : 0, batch.spans, units_, kv});
-  packed_.layers()[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, true);
+  layers_[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
+  add_up(rows);
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden))))
@@ -90,7 +153,8 @@ void cpu_model::mlp_block(std::int64_t rows, std::size_t index) {
                         weights_->layers[index].mlp_norm.data(), c.norm_epsilon});
   packed_.layers()[index].gate_up.apply(pool_, normed_.data(), c.hidden_size, rows, gate_up_.data(), 2 * inner);
   cpu::swiglu(pool_, {gate_up_.data(), 2 * inner, gated_.data(), inner, rows, inner});
-  packed_.layers()[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, true);
+  layers_[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
+  add_up(rows);
 }
 
 const float* cpu_model::logits(std::span<const std::int32_t> rows) {
@@ -101,7 +165,25 @@ const float* cpu_model::logits(std::span<const std::int32_t> rows) {
   }
   cpu::rms_norm(
       pool_, {head_input_.data(), width, head_input_.data(), width, count, 1, width, weights_->final_norm.data(), config().norm_epsilon});
-  packed_.head().apply(pool_, head_input_.data(), width, count, logits_.data(), packed_.head().rows());
+  float* const to = rank_.tp_size == 1 ? logits_.data() : vocab_part_.data();
+  if (head_) head_->apply(pool_, head_input_.data(), width, count, to, vocab_.places);
+  return rank_.tp_size == 1 ? to : gather_logits(count);
+}
+
+// The ranks' parts of each row, one behind the other.
+const float* cpu_model::gather_logits(std::int64_t rows) {
+  const std::size_t places = static_cast<std::size_t>(vocab_.places);
+  const collective_buffer part{vocab_part_.data(), static_cast<std::size_t>(rows) * places, dtype::f32};
+  if (!rank_.leader()) {
+    with_tensor(rank_, [&](communicator& peers) { peers.send(part, 0); });
+    return nullptr;
+  }
+  for (int rank = 0; rank < rank_.tp_size; ++rank) {
+    if (rank > 0) with_tensor(rank_, [&](communicator& peers) { peers.receive(part, rank); });
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(vocab_part_.data() + row * vocab_.places, places, logits_.data() + row * logits_stride() + rank * vocab_.places);
+    }
+  }
   return logits_.data();
 }
 

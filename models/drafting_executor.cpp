@@ -162,12 +162,11 @@ class drafting_executor final : public step_executor {
 
 std::size_t block_bytes(const executor_plan& plan) { return plan.kv_bytes / static_cast<std::size_t>(plan.info.num_blocks); }
 
-void check_memory(const executor_plan& target, const executor_plan& draft, std::optional<std::uint64_t> available) {
-  const std::size_t target_bytes = target.weight_bytes + target.activation_bytes + target.kv_bytes;
-  const std::size_t draft_bytes = draft.weight_bytes + draft.activation_bytes + draft.kv_bytes;
-  if (available && target_bytes + draft_bytes > *available) {
-    throw load_error("not enough memory: the model takes " + std::to_string(target_bytes) + " bytes and the draft model " +
-                     std::to_string(draft_bytes) + ", but " + std::to_string(*available) + " are available");
+void check_memory(const executor_plan& target, const executor_plan& draft) {
+  const auto available = cpu::available_memory();
+  if (available && total_bytes(target) + total_bytes(draft) > *available) {
+    throw load_error("not enough memory: the model takes " + std::to_string(total_bytes(target)) + " bytes and the draft model " +
+                     std::to_string(total_bytes(draft)) + ", but " + std::to_string(*available) + " are available");
   }
 }
 
@@ -178,19 +177,22 @@ std::unique_ptr<step_executor> make_drafting_executor(std::unique_ptr<step_execu
 }
 
 std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const model_weights> target,
-                                                          std::shared_ptr<const model_weights> draft, const cpu_executor_options& options) {
-  cpu_executor_options its = options, drafts = options;
+                                                          std::shared_ptr<const model_weights> draft, cpu_executor_options options,
+                                                          const rank_context& rank) {
+  cpu_executor_options drafts = options;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target->config.max_position), draft->config.max_position);
-  const auto available = available_memory(*draft, options.keep, available_memory(*target, options.keep));
-  const executor_plan alone = plan_executor(*target, its, available), beside = plan_executor(*draft, drafts, available);
+  options.max_proposals = kMostProposals;
+  if (!rank.leader()) return make_cpu_executor(std::move(target), options, rank);
   if (!options.num_blocks) {
-    const std::size_t blocks = options.kv_bytes / (block_bytes(alone) + block_bytes(beside));
-    if (blocks == 0) throw load_error("kv_bytes is " + std::to_string(options.kv_bytes) + ", too few for a block of both models");
-    its.num_blocks = static_cast<std::int32_t>(blocks);
+    const std::size_t both = block_bytes(plan_rank(*target, options, rank)) + block_bytes(plan_rank(*draft, drafts, {}));
+    if (options.kv_bytes < both)
+      throw load_error("kv_bytes is " + std::to_string(options.kv_bytes) + ", too few for a block of both models");
+    options.num_blocks = static_cast<std::int32_t>(options.kv_bytes / both);
   }
-  drafts.num_blocks = its.num_blocks;
-  check_memory(plan_executor(*target, its, available), plan_executor(*draft, drafts, available), available);
-  auto executor = make_cpu_executor(std::move(target), its);
+  drafts.num_blocks = options.num_blocks;
+  check_memory(plan_rank(*target, options, rank), plan_rank(*draft, drafts, {}));
+  auto executor = make_cpu_executor(std::move(target), options, rank);
+  drafts.num_blocks = executor->info().num_blocks;
   return make_drafting_executor(std::move(executor), make_cpu_executor(std::move(draft), drafts));
 }
 

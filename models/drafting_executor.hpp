@@ -18,8 +18,10 @@ namespace troupe {
 // the same slots, blocks and vocabulary.
 std::unique_ptr<step_executor> make_drafting_executor(std::unique_ptr<step_executor> target, std::unique_ptr<step_executor> draft);
 
-// Both on the CPU; `options` are the target's, and its kv_bytes hold the KV of both. Throws load_error, with the numbers.
+// Both on the CPU; `options` are the target's, and its kv_bytes hold the KV of both. Of a group the leader has the draft model, whole; the
+// other ranks follow plans that ask for proposals. Throws load_error, with the numbers.
 std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const model_weights> target,
-                                                          std::shared_ptr<const model_weights> draft, const cpu_executor_options& options);
+                                                          std::shared_ptr<const model_weights> draft, cpu_executor_options options,
+                                                          const rank_context& rank = {});
 
 } // namespace troupe

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "models/kept_weights.hpp"
+#include "models/shard.hpp"
 
 namespace troupe {
 namespace {
@@ -38,9 +38,6 @@ std::int32_t block_count(const cpu_executor_options& options, std::size_t block_
   return static_cast<std::int32_t>(std::min<std::size_t>(fit, std::numeric_limits<std::int32_t>::max()));
 }
 
-// F16 cannot hold the range that a model in BF16 was trained with.
-dtype kv_type_for(dtype weights) { return weights == dtype::f32 || weights == dtype::bf16 ? weights : dtype::f16; }
-
 std::size_t bytes_of(const weight_view& view) {
   const dtype_traits type = traits(view.type);
   const std::size_t blocks = static_cast<std::size_t>(view.columns) / type.block_elems * static_cast<std::size_t>(view.rows);
@@ -54,6 +51,14 @@ std::size_t copied_bytes(const model_weights& weights) {
     for (const weight_view* view : {&w.query, &w.key, &w.value, &w.output, &w.gate, &w.up, &w.down}) total += bytes_of(*view);
   }
   return total;
+}
+
+// Floats that a row takes at the head.
+std::size_t logit_row(const model_config& c, const rank_context& rank) {
+  if (!rank.last_stage()) return 0;
+  const std::size_t places = static_cast<std::size_t>(slice_of_vocab(c.vocab_size, rank.tp_rank, rank.tp_size).places);
+  const std::size_t all = rank.leader() ? places * static_cast<std::size_t>(rank.tp_size) : 0;
+  return all + (rank.tp_size > 1 ? places : 0) + static_cast<std::size_t>(c.hidden_size);
 }
 
 void check_memory(const executor_plan& plan, std::size_t block_bytes, std::uint64_t available) {
@@ -99,12 +104,14 @@ std::size_t kv_bytes_per_token(const model_config& config, dtype kv_type) {
          static_cast<std::size_t>(config.head_dim) * traits(kv_type).block_bytes;
 }
 
-std::optional<std::uint64_t> available_memory(const model_weights& weights, const std::optional<keeper::access>& keep,
-                                              std::optional<std::uint64_t> available) {
-  return available ? std::optional(*available + kept_bytes(keep, weights.source, "cpu")) : std::nullopt;
+// F16 cannot hold the range that a model in BF16 was trained with.
+dtype kv_type_of(const model_weights& whole, const cpu_executor_options& options) {
+  const dtype stored = whole.layers.front().query.type;
+  return options.kv_type.value_or(stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16);
 }
 
-executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available) {
+executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available,
+                            const rank_context& rank) {
   const model_config& c = weights.config;
   check_model(c);
   require(options.threads >= 0, "threads is " + std::to_string(options.threads) + ", must be 0 or more");
@@ -112,7 +119,7 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   require_positive(options.max_num_seqs, "max_num_seqs");
   require_positive(options.max_batched_tokens, "max_batched_tokens");
   require(weights.layers.size() == static_cast<std::size_t>(c.num_layers), "the weights hold another number of layers than the config");
-  const dtype kv_type = options.kv_type.value_or(kv_type_for(weights.layers.front().query.type));
+  const dtype kv_type = kv_type_of(weights, options);
   require(kv_type == dtype::f32 || kv_type == dtype::f16 || kv_type == dtype::bf16,
           "the KV cache cannot be of type " + std::string(traits(kv_type).name) + ", only F32, F16 or BF16");
 
@@ -124,7 +131,8 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
                options.max_batched_tokens,
                context_length(c, options.max_model_len),
                std::min(c.vocab_size, options.tokenizer_vocab_size.value_or(c.vocab_size)),
-               options.max_batched_tokens};
+               options.max_batched_tokens,
+               options.max_proposals};
   require_positive(plan.info.vocab_size, "tokenizer_vocab_size");
   plan.shape = {options.threads > 0 ? options.threads : static_cast<std::int32_t>(cpu::usable_cores()),
                 options.max_batched_tokens,
@@ -137,10 +145,17 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   const std::size_t row = 2 * static_cast<std::size_t>(c.hidden_size) + heads + 3 * static_cast<std::size_t>(c.intermediate_size);
   plan.activation_bytes =
       product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
-      sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * static_cast<std::size_t>(c.vocab_size + c.hidden_size);
+      sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * logit_row(c, rank);
   plan.weight_bytes = copied_bytes(weights);
   if (available) check_memory(plan, block_bytes, *available);
   return plan;
+}
+
+executor_plan plan_rank(const model_weights& whole, cpu_executor_options options, const rank_context& rank) {
+  check_model(whole.config);
+  if (rank.size() == 1) return plan_executor(whole, options, std::nullopt);
+  options.kv_type = kv_type_of(whole, options);
+  return plan_executor(shard_weights(whole, rank), options, std::nullopt, rank);
 }
 
 } // namespace troupe

@@ -31,7 +31,16 @@ std::optional<std::uint64_t> available_memory(const model_weights& weights, cons
 
 // Throws load_error, with the numbers, when options and model cannot work together, or need more than the `available` bytes (none: not
 // known). The KV cache is counted whole: its pages are first touched when sequences need them, and running out then is the process's end.
+// `weights` are those of `rank` alone.
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options,
-                            std::optional<std::uint64_t> available = cpu::available_memory());
+                            std::optional<std::uint64_t> available = cpu::available_memory(), const rank_context& rank = {});
+
+// What `rank` takes of a whole model; memory is not looked at.
+executor_plan plan_rank(const model_weights& whole, cpu_executor_options options, const rank_context& rank);
+
+inline std::size_t total_bytes(const executor_plan& plan) { return plan.weight_bytes + plan.activation_bytes + plan.kv_bytes; }
+
+// Of the KV cache: what the options say, or what suits the weights of the whole model.
+dtype kv_type_of(const model_weights& whole, const cpu_executor_options& options);
 
 } // namespace troupe

@@ -172,7 +172,7 @@ void convert_rows(const piece& p, std::int64_t first, std::int64_t count, dtype 
     row.resize(width);
     for (std::int64_t r = first; r < first + count; ++r, to += width) {
       if (p.matrix->type == type) {
-        std::memcpy(to, p.matrix->data + static_cast<std::size_t>(p.source(r)) * width * element, width * element);
+        std::memcpy(to, p.matrix->row(p.source(r)), width * element);
         continue;
       }
       cpu::dequantise_row(*p.matrix, p.source(r), row.data());

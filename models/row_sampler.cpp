@@ -26,7 +26,7 @@ void row_sampler::run_chunk(std::span<const head_row> heads, slot_table& slots, 
   }
   groups_.push_back(heads.size());
   const float* const logits = model_.logits(rows_);
-  const std::int64_t stride = model_.config().vocab_size;
+  const std::int64_t stride = model_.logits_stride();
   // The rows of one item depend on each other, those of different items do not.
   cpu::share_out(model_.pool(), static_cast<std::int64_t>(groups_.size()) - 1, [&](std::int64_t worker, std::int64_t group) {
     const std::size_t g = static_cast<std::size_t>(group);

@@ -97,6 +97,7 @@ slot_table::breach slot_table::close(slot_id slot) {
   if (!is_slot(slot) || !(*this)[slot].open) return at_slot(slot) + "is closed but was not open";
   slot_state& state = (*this)[slot];
   state.open = false;
+  ++state.life;
   state.blocks.clear();
   state.position.reset();
   state.last_token.reset();

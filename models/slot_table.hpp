@@ -13,6 +13,7 @@ namespace troupe {
 
 struct slot_state {
   bool open = false;
+  std::uint64_t life = 0; // rises when the slot is closed: what is said later of one before is about somebody else
   std::int32_t prompt_tokens = 0;
   sampling_params sampling;
   std::vector<block_id> blocks;         // physical block of each logical one

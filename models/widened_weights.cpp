@@ -24,6 +24,7 @@ model_weights widened(const model_weights& weights, std::int32_t threads) {
       for (std::int64_t row = 0; row < view.rows; ++row) cpu::dequantise_row(view, row, floats.data() + row * view.columns);
       view.type = dtype::f32;
       view.data = reinterpret_cast<const std::byte*>(floats.data());
+      view.stride = 0;
     }
   };
   {

@@ -39,12 +39,34 @@ std::optional<step_plan> planner::run() {
 // Decodes come before prefills: a long prompt never holds up those who already speak. Whoever is preempted stands behind in rank, so
 // that nobody is moved who is still to be looked at before it.
 void planner::plan_decodes() {
-  const std::vector<sequence_state*>& running = core_.sequences.running();
-  for (std::size_t i = 0; i < running.size() && budget_ > 0; ++i) {
-    sequence_state& s = *running[i];
-    if (!s.can_decode() || !ensure_block(s)) continue;
-    add_item(s, {*s.slot, work_kind::decode, s.planned, 1, true, std::nullopt});
+  for (sequence_state* s : choose_decodes()) {
+    if (budget_ == 0) return;
+    if (!s->can_decode() || !ensure_block(*s)) continue;
+    add_item(*s, {*s->slot, work_kind::decode, s->planned, 1, true, std::nullopt});
   }
+}
+
+// In order of rank. In a pipeline a stage's equal share of them, of those whose last draw is there the ones whose turn is longest ago; and
+// whoever has stood aside for as many plans as are in flight, for the share shrinks when others end.
+std::vector<sequence_state*> planner::choose_decodes() const {
+  const auto stages = static_cast<std::size_t>(core_.config.stages);
+  const auto ahead = static_cast<step_number>(core_.config.plans_in_flight);
+  std::vector<sequence_state*> chosen;
+  chosen.reserve(core_.sequences.running().size());
+  std::size_t decoding = 0;
+  for (sequence_state* s : core_.sequences.running()) {
+    if (!s->can_decode()) continue;
+    ++decoding;
+    if (stages == 1 || s->samples_in_flight == 0) chosen.push_back(s);
+  }
+  const auto overdue =
+      std::count_if(chosen.begin(), chosen.end(), [&](const auto* s) { return s->last_draw + ahead <= core_.last_step; });
+  const std::size_t share = std::max((decoding + stages - 1) / stages, static_cast<std::size_t>(overdue));
+  if (chosen.size() <= share) return chosen;
+  std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return a->last_draw < b->last_draw; });
+  chosen.resize(share);
+  std::sort(chosen.begin(), chosen.end(), earlier_rank{});
+  return chosen;
 }
 
 void planner::plan_prefills() {
@@ -144,6 +166,7 @@ void planner::add_item(sequence_state& s, work_item item) {
   s.planned += item.token_count;
   if (item.sample) {
     ++s.samples_in_flight;
+    s.last_draw = core_.last_step + 1;
     s.primed = true;
   }
   plan_.items.push_back(item);
@@ -169,11 +192,11 @@ void planner::add_drafts() {
   if (!drafting.on()) return;
   const auto draws = std::count_if(plan_.items.begin(), plan_.items.end(), [](const work_item& item) { return item.sample; });
   drafting.set_price(draws, core_.config.device.max_batched_tokens - budget_);
-  const bool all_known = core_.in_flight.empty();
   std::vector<token_id> drafts;
   for (std::size_t i = 0; i < plan_.items.size(); ++i) {
     if (!plan_.items[i].sample) continue;
     sequence_state& s = *core_.sequences.at(record_.rows[i].slot, record_.rows[i].life);
+    const bool all_known = s.samples_in_flight == 1; // this plan's own
     if (plan_.items[i].kind == work_kind::decode && all_known) verify(i, s, drafts);
     if (drafting.source() == draft_source::model) propose(i, s);
   }

@@ -19,6 +19,7 @@ class planner {
 
  private:
   void plan_decodes();
+  std::vector<sequence_state*> choose_decodes() const;
   void plan_prefills();
   void admit();
   void add_drafts();

@@ -41,7 +41,7 @@ result<std::int32_t> output_limit(const sequence_request& request, const executo
 // Drafts can be planned for a sequence only when all of its tokens are known. A run found by n-grams goes on behind the tokens that are
 // in flight, if these are what it foresees; proposals come with the results.
 bool awaits_results(const scheduler_core& core) {
-  if (core.in_flight.empty()) return false;
+  if (core.in_flight.empty() || core.config.stages > 1) return false;
   if (std::any_of(core.in_flight.begin(), core.in_flight.end(), [](const plan_in_flight& p) { return p.verifies || p.proposes; }))
     return true;
   if (!core.drafting.on() || core.drafting.source() != draft_source::ngram) return false;
@@ -64,6 +64,10 @@ scheduler::scheduler(scheduler_config config) {
   const executor_info& device = config.device;
   if (device.block_size < 1 || device.num_blocks < 1 || device.max_num_seqs < 1 || config.plans_in_flight < 1) {
     throw std::invalid_argument("scheduler: block_size, num_blocks, max_num_seqs and plans_in_flight must be at least 1");
+  }
+  if (config.stages < 1 || config.plans_in_flight < config.stages) {
+    throw std::invalid_argument("scheduler: " + std::to_string(config.stages) + " stages need as many plans in flight, not " +
+                                std::to_string(config.plans_in_flight));
   }
   if (device.max_batched_tokens < device.max_num_seqs) { // else a prefill could wait for ever behind decodes
     throw std::invalid_argument("max_num_batched_tokens (" + std::to_string(device.max_batched_tokens) +
@@ -133,12 +137,23 @@ std::optional<std::uint64_t> scheduler::next_deadline_ns() const { return core_-
 
 std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause) { return absorb_loss(*core_, now_ns, cause); }
 
-std::vector<sequence_update> scheduler::fail_all(const error& reason, std::uint64_t now_ns) {
-  std::vector<sequence_update> updates;
+std::vector<sequence_progress> scheduler::take_all() {
   const auto& table = core_->sequences;
-  while (!table.running().empty()) updates.push_back(fail_sequence(*core_, *table.running().front(), reason, now_ns));
-  while (!table.waiting().empty()) updates.push_back(fail_sequence(*core_, **table.waiting().begin(), reason, now_ns));
-  return updates;
+  if (!table.running().empty()) throw std::logic_error("sequences are running");
+  std::vector<sequence_progress> taken;
+  while (!table.waiting().empty()) {
+    sequence_state& s = **table.waiting().begin();
+    core_->deadlines.remove(s);
+    taken.push_back(std::move(static_cast<sequence_progress&>(s))); // its id and rank, being integers, stay readable
+    core_->sequences.erase(s);
+  }
+  return taken;
+}
+
+void scheduler::readmit(sequence_progress moved) {
+  sequence_state s;
+  static_cast<sequence_progress&>(s) = std::move(moved);
+  core_->deadlines.add(core_->sequences.add(std::move(s)));
 }
 
 scheduler_stats scheduler::stats() const {

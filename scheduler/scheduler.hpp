@@ -30,12 +30,15 @@ struct speculation_config {
 struct scheduler_config {
   executor_info device;
   std::int32_t max_waiting = 1024;                      // sequences; add() beyond it is `overloaded`
-  std::int32_t plans_in_flight = 2;                     // 2: one step ahead
+  std::int32_t plans_in_flight = 2;                     // 2: one step ahead; at least `stages`
   std::optional<std::uint64_t> max_predicted_ttft_ns{}; // add() of what would come later is `overloaded`; none: no bound
   bool prefix_caching = true;
   speculation_config speculation{};
   std::array<std::uint64_t, 2> hash_key{}; // of the prefix index; random, so that clients cannot make hashes collide
   block_hash hash{};                       // none: keyed_block_hash(hash_key)
+  // Of the device's pipeline. With more than one, plans that follow one another hold different sequences, a share of the decodes each, so
+  // that all stages work; a sequence whose last draw has not come back waits.
+  std::int32_t stages = 1;
 };
 
 // Drafts whose verification came back, by place in their run; the last entry counts all further ones, too. Since construction.
@@ -75,7 +78,7 @@ class scheduler {
   std::optional<error> add(sequence_request request, std::uint64_t now_ns);
   // The next plan, one step ahead of the results; none when nothing can be planned or plans_in_flight are out. While drafts are being
   // verified, or would be with the next results known, none before these are: a plan without the sequences that wait for them would be a
-  // whole step in which they stand still.
+  // whole step in which they stand still. In a pipeline they alone wait.
   std::optional<step_plan> schedule(std::uint64_t now_ns);
   // Absorbs a result. One of an older epoch, a repeated or unknown step changes nothing.
   std::vector<sequence_update> apply(const step_result& result, std::uint64_t now_ns);
@@ -89,8 +92,11 @@ class scheduler {
   // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
   std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
-  // Ends every sequence, failed with `reason`.
-  std::vector<sequence_update> fail_all(const error& reason, std::uint64_t now_ns);
+  // Gives all sequences up, in order of rank, to be readmitted by the scheduler of another group. None may run: device_lost() came before.
+  std::vector<sequence_progress> take_all();
+  // Goes on with a sequence that another scheduler admitted. It is not refused: what was accepted is not lost to a full queue. The group
+  // must have room for it in context and pool. Throws std::logic_error when its id is known.
+  void readmit(sequence_progress moved);
 
   scheduler_stats stats() const;
   epoch_number epoch() const;

@@ -36,6 +36,17 @@ struct sequence_times {
   std::uint64_t finished_ns = 0;
 };
 
+// A sequence with all that was made of it so far; enough to go on with it on another device group.
+struct sequence_progress {
+  sequence_request request;
+  std::vector<token_id> outputs;  // sampled and confirmed
+  std::int32_t scored = 0;        // prompt positions whose scores were reported
+  std::int32_t cached_tokens = 0; // of the prompt, found computed when first scheduled
+  sequence_times times;
+  std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
+  std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
+};
+
 // What one apply() made of one sequence.
 struct sequence_update {
   sequence_id id;

@@ -1,4 +1,4 @@
-// The scheduler's own record of a sequence. Truth is the request and its outputs; all else is about one life on a device.
+// The scheduler's own record of a sequence. Truth is its progress; all else is about one life on a device.
 #pragma once
 
 #include <array>
@@ -14,17 +14,10 @@
 
 namespace troupe {
 
-struct sequence_state {
-  sequence_request request;
-  std::vector<token_id> outputs;                                          // sampled and confirmed
-  std::int32_t scored = 0;                                                // prompt positions whose scores were reported
-  std::int32_t cached_tokens = 0;                                         // of the prompt, found computed when first scheduled
+struct sequence_state : sequence_progress {
   std::vector<std::uint64_t> block_hashes;                                // of the leading full blocks, as far as they were needed
   ngram_index ngrams;                                                     // kept when drafts come from it
   std::array<acceptance, 2> accepted{acceptance(0.8F), acceptance(0.5F)}; // what became of its drafts, by kind
-  sequence_times times;
-  std::int32_t faults_in_a_row = 0; // device faults in flight since the last new token
-  std::int32_t losses_in_a_row = 0; // device losses of any kind, likewise
 
   // One life: from the opening of a slot to a preemption, a lost device or the end.
   std::uint64_t life = 0; // no two lives of any sequences have the same; rows of an older one are dropped
@@ -34,6 +27,7 @@ struct sequence_state {
   std::int32_t confirmed = 0; // positions 0 .. confirmed-1 are computed: their results were applied
   std::int32_t indexed = 0;   // leading blocks that are in the prefix index
   std::int32_t samples_in_flight = 0;
+  step_number last_draw = 0; // the plan that holds or held it
   std::vector<token_id> proposals; // of the device's draft model, for what follows the last output
   bool proven = false;             // a token came back in this life
   bool primed = false;             // a sample was planned in this life: the device holds the last token
@@ -64,6 +58,7 @@ struct sequence_state {
     blocks.clear();
     planned = confirmed = indexed = 0;
     samples_in_flight = 0;
+    last_draw = 0;
     proposals.clear();
     proven = false;
     primed = false;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "scheduler/replica_router.hpp"
 #include "simulation/replica.hpp"
 
 namespace troupe::simulation {
@@ -117,7 +118,7 @@ class fleet {
     const std::size_t least = least_loaded(t.arrival_ns);
     if (config_.route != routing::prefix_aware || t.prefix == 0) return least;
     const std::size_t home = random_source(t.prefix).below(lanes_.size());
-    return load_of(home, t.arrival_ns) <= 2 * lanes_[least]->load() + 1 ? home : least;
+    return worth_waiting(load_of(home, t.arrival_ns), lanes_[least]->load()) ? home : least;
   }
 
   const fleet_config config_;

@@ -14,7 +14,7 @@ namespace troupe::simulation {
 enum class routing : std::uint8_t {
   round_robin,
   least_loaded, // the less loaded of two replicas drawn at random; of all while there are at most 16
-  prefix_aware, // the replica that its prefix names, unless that has twice the load of the least loaded one
+  prefix_aware, // the replica that its prefix names, as long as that is worth_waiting() for (scheduler/replica_router.hpp)
 };
 
 struct fleet_config {

@@ -20,6 +20,7 @@
 
 #include "core/json.hpp"
 #include "telemetry/buckets.hpp"
+#include "telemetry/group_series.hpp"
 #include "telemetry/process_stats.hpp"
 
 namespace troupe::telemetry {
@@ -53,11 +54,13 @@ enum class statistic : std::uint8_t {
   duration,
   outcome_label,
   http_status,
+  group,
+  moved,
   count
 };
 constexpr std::array<std::string_view, static_cast<std::size_t>(statistic::count)> statistic_names = {
     "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",  "step sequences", "step tokens",
-    "running",       "waiting",           "KV blocks",     "duration",    "outcome", "HTTP status"};
+    "running",       "waiting",           "KV blocks",     "duration",    "outcome", "HTTP status",    "replica or rank", "moved sequences"};
 
 Counter& add_counter(Registry& registry, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
@@ -114,18 +117,20 @@ struct metrics::impl {
   Counter &cached_tokens, &prompt_tokens, &generation_tokens;
   // Likewise accepted drafts are counted after the drafted ones and read before them.
   std::array<Counter*, draft_places> accepted{}, drafted{};
-  Counter &preemptions, &device_restarts, &keeper_restarts, &kept_filled, &kept_mapped, &numeric_faults, &slow_readers, &invalid_statistics;
-  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &kept_bytes, &ready;
+  Counter &preemptions, &device_restarts, &moved_sequences, &numeric_faults, &slow_readers, &invalid_statistics;
+  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &ready;
   Histogram &time_to_first_token, &inter_token_latency, &time_per_output_token;
   Histogram &queue_time, &prefill_time, &decode_time, &request_time, &step_time, &step_sequences, &step_tokens;
 
   std::array<std::atomic<bool>, static_cast<std::size_t>(statistic::count)> logged{};
   std::atomic<std::uint64_t> prompt_total{0}, cached_total{0}; // what the two counters have been given
   mutable std::mutex engine_guard;                             // set_engine() is one assignment; the gauges follow when a scrape comes
-  engine_state engine;
+  std::vector<engine_state> engines; // by replica
+  std::vector<group_series> groups;  // by replica
   mutable std::mutex render_guard;
 
-  impl(std::string_view served_model, std::string_view version, log_function log_line);
+  impl(std::string_view served_model, std::string_view version, log_function log_line, group_shape shape);
+  group_series* group_of(std::int32_t replica) noexcept;
   void bad(statistic which, std::string_view detail) noexcept;
   std::int64_t checked(statistic which, std::int64_t value) noexcept;
   std::uint64_t admit_cached(std::uint64_t wanted) noexcept;
@@ -139,7 +144,7 @@ struct metrics::impl {
   void update_engine_gauges();
 };
 
-metrics::impl::impl(std::string_view served_model, std::string_view version, log_function log_line)
+metrics::impl::impl(std::string_view served_model, std::string_view version, log_function log_line, group_shape shape)
     : model{{"model", utf8(served_model)}},
       log(log_line ? std::move(log_line) : log_to_stderr),
       cached_tokens(add_counter(registry, "troupe_cached_tokens_total", "Prompt tokens found in the prefix cache.", model)),
@@ -147,9 +152,7 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       generation_tokens(add_counter(registry, "troupe_generation_tokens_total", "Tokens generated.", model)),
       preemptions(add_counter(registry, "troupe_preemptions_total", "Sequences put back in the queue to free KV blocks.", model)),
       device_restarts(add_counter(registry, "troupe_device_restarts_total", "Devices lost and started again.", model)),
-      keeper_restarts(add_counter(registry, "troupe_keeper_restarts_total", "Keepers of weights lost and started again.", model)),
-      kept_filled(add_counter(registry, "troupe_kept_weights_filled_total", "Loads of weights that were left with the keeper.", model)),
-      kept_mapped(add_counter(registry, "troupe_kept_weights_mapped_total", "Starts that found their weights with the keeper.", model)),
+      moved_sequences(add_counter(registry, "troupe_moved_sequences_total", "Sequences that went on at another replica.", model)),
       numeric_faults(add_counter(registry, "troupe_numeric_faults_total", "Sequences ended because their logits were not finite.", model)),
       slow_readers(add_counter(registry, "troupe_slow_readers_dropped_total", "Streams closed because the client read too slowly.")),
       invalid_statistics(add_counter(registry, "troupe_invalid_statistics_total", "Impossible statistics that were clamped (a bug).")),
@@ -171,7 +174,9 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       request_time(stage("troupe_request_seconds", "Arrival to last token, of requests that ended by stop or length.")),
       step_time(stage("troupe_step_seconds", "Duration of one device step.")),
       step_sequences(add_histogram(registry, "troupe_step_sequences", "Sequences in one device step.", model, sequence_buckets())),
-      step_tokens(add_histogram(registry, "troupe_step_tokens", "Tokens computed in one device step.", model, token_buckets())) {
+      step_tokens(add_histogram(registry, "troupe_step_tokens", "Tokens computed in one device step.", model, token_buckets())),
+      engines(static_cast<std::size_t>(std::max(1, shape.replicas))),
+      groups(add_group_series(registry, model, shape)) {
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     auto labels = model;
     labels.emplace("outcome", outcomes[i]);
@@ -238,7 +243,16 @@ void metrics::impl::update_engine_gauges() {
   engine_state now;
   {
     const std::lock_guard lock(engine_guard);
-    now = engine;
+    for (std::size_t r = 0; r < engines.size(); ++r) {
+      const engine_state& e = engines[r];
+      groups[r].sequences.Set(static_cast<double>(e.running + e.waiting));
+      now.running += e.running;
+      now.waiting += e.waiting;
+      now.kv_blocks_total += e.kv_blocks_total;
+      now.kv_blocks_used += e.kv_blocks_used;
+      now.kv_blocks_cached += e.kv_blocks_cached;
+      now.speculating |= e.speculating;
+    }
   }
   running.Set(static_cast<double>(now.running));
   waiting.Set(static_cast<double>(now.waiting));
@@ -249,8 +263,8 @@ void metrics::impl::update_engine_gauges() {
   kv_usage.Set(now.kv_blocks_total > 0 ? static_cast<double>(now.kv_blocks_used) / static_cast<double>(now.kv_blocks_total) : 0);
 }
 
-metrics::metrics(std::string_view served_model, std::string_view version, log_function log)
-    : impl_(std::make_unique<impl>(served_model, version, std::move(log))) {}
+metrics::metrics(std::string_view served_model, std::string_view version, log_function log, group_shape groups)
+    : impl_(std::make_unique<impl>(served_model, version, std::move(log), groups)) {}
 
 metrics::~metrics() = default;
 
@@ -303,7 +317,38 @@ void metrics::drafts(std::size_t place, std::int64_t drafted, std::int64_t accep
   impl_->accepted[i]->Increment(static_cast<double>(impl_->checked(statistic::drafts, accepted)));
 }
 
-void metrics::device_restarted() noexcept { impl_->device_restarts.Increment(); }
+group_series* metrics::impl::group_of(std::int32_t replica) noexcept {
+  if (replica >= 0 && static_cast<std::size_t>(replica) < groups.size()) return &groups[static_cast<std::size_t>(replica)];
+  bad(statistic::group, "outside the shape of the groups");
+  return nullptr;
+}
+
+void metrics::rank_step(std::int32_t replica, std::int32_t rank, const rank_times& times) noexcept {
+  group_series* group = impl_->group_of(replica);
+  if (group == nullptr) return;
+  if (rank < 0 || static_cast<std::size_t>(rank) >= group->ranks.size()) return impl_->bad(statistic::group, "no such rank");
+  rank_series& series = group->ranks[static_cast<std::size_t>(rank)];
+  series.step_time.Observe(impl_->seconds(times.step_ns));
+  series.lag.Increment(impl_->seconds(times.lag_ns));
+  series.wait.Increment(impl_->seconds(times.wait_ns));
+  series.move.Increment(impl_->seconds(times.move_ns));
+}
+
+void metrics::group_restarted(std::int32_t replica) noexcept {
+  impl_->device_restarts.Increment();
+  if (group_series* group = impl_->group_of(replica)) group->restarts.Increment();
+}
+
+void metrics::set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept {
+  group_series* group = impl_->group_of(replica);
+  if (group == nullptr) return;
+  group->up.Set(up ? 1 : 0);
+  group->epoch.Set(static_cast<double>(epoch));
+}
+
+void metrics::moved(std::int64_t sequences) noexcept {
+  impl_->moved_sequences.Increment(static_cast<double>(impl_->checked(statistic::moved, sequences)));
+}
 
 void metrics::kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept {
   impl_->kept_bytes.Set(static_cast<double>(bytes));
@@ -315,7 +360,8 @@ void metrics::keeper_restarted() noexcept { impl_->keeper_restarts.Increment(); 
 
 void metrics::numeric_fault() noexcept { impl_->numeric_faults.Increment(); }
 
-void metrics::set_engine(const engine_state& now) noexcept {
+void metrics::set_engine(std::int32_t replica, const engine_state& now) noexcept {
+  if (impl_->group_of(replica) == nullptr) return;
   engine_state clean;
   clean.speculating = now.speculating;
   clean.running = impl_->checked(statistic::running, now.running);
@@ -329,7 +375,7 @@ void metrics::set_engine(const engine_state& now) noexcept {
     clean.kv_blocks_cached = std::min(clean.kv_blocks_cached, clean.kv_blocks_total - clean.kv_blocks_used);
   }
   const std::lock_guard lock(impl_->engine_guard);
-  impl_->engine = clean;
+  impl_->engines[static_cast<std::size_t>(replica)] = clean;
 }
 
 void metrics::set_ready(bool ready) noexcept { impl_->ready.Set(ready ? 1 : 0); }

@@ -32,6 +32,20 @@ struct engine_state {
   bool speculating = false;
 };
 
+// Device groups and their ranks: labels `replica` and `rank`, from 0.
+struct group_shape {
+  std::int32_t replicas = 1;
+  std::int32_t ranks = 1;
+};
+
+// One rank's part of a step, in nanoseconds.
+struct rank_times {
+  std::uint64_t step_ns = 0; // from the plan, or this rank's answer to the one before, to its answer
+  std::uint64_t lag_ns = 0;  // from the first rank's answer to this one's
+  std::uint64_t wait_ns = 0; // in collectives, for the last peer to come
+  std::uint64_t move_ns = 0; // in collectives, after that
+};
+
 // Places in a run of drafts that are counted apart; the last one stands for all further ones, too.
 constexpr std::size_t draft_places = 8;
 
@@ -42,7 +56,7 @@ class metrics {
   using log_function = std::function<void(std::string_view line)>;
 
   // `log` gets one line without a newline; empty: it goes to stderr.
-  metrics(std::string_view served_model, std::string_view version, log_function log = {});
+  metrics(std::string_view served_model, std::string_view version, log_function log = {}, group_shape groups = {});
   ~metrics();
   metrics(const metrics&) = delete;
   metrics& operator=(const metrics&) = delete;
@@ -57,12 +71,13 @@ class metrics {
   void preempted(std::int64_t count) noexcept;
   // Steps of the counters of drafts that were verified at `place` (from 0) of their runs.
   void drafts(std::size_t place, std::int64_t drafted, std::int64_t accepted) noexcept;
-  void device_restarted() noexcept;
-  // What the keeper of weights holds now, and steps of the counters of what was left with it and taken from it.
-  void kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept;
-  void keeper_restarted() noexcept;
   void numeric_fault() noexcept;
-  void set_engine(const engine_state& now) noexcept;
+  // A replica or rank outside the shape is a bad statistic.
+  void rank_step(std::int32_t replica, std::int32_t rank, const rank_times& times) noexcept;
+  void group_restarted(std::int32_t replica) noexcept;
+  void set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept;
+  void moved(std::int64_t sequences) noexcept; // to another replica
+  void set_engine(std::int32_t replica, const engine_state& now) noexcept;
   void set_ready(bool ready) noexcept;
   // `route` must be one of the known routes, anything else counts as "other"; status as its class ("2xx").
   void http_request(std::string_view route, int status) noexcept;

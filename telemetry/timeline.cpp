@@ -32,10 +32,10 @@ const char* kind_of(const step_record& r) {
 }
 
 // Groups are sums over all layers, so only their lengths mean something; they are drawn one behind the other from the step's start.
-void draw_groups(trace_file& file, const stage_times& times, std::uint64_t begin_ns) {
+void draw_groups(trace_file& file, std::int32_t replica, const stage_times& times, std::uint64_t begin_ns) {
   for (const group_time& g : times.groups) {
     const auto index = std::min<std::size_t>(static_cast<std::size_t>(g.group), kGroupNames.size() - 1);
-    file.span(trace_track::groups, kGroupNames[index], begin_ns, begin_ns + g.ns);
+    file.span({trace_track::groups, replica}, kGroupNames[index], begin_ns, begin_ns + g.ns);
     begin_ns += g.ns;
   }
 }
@@ -57,8 +57,12 @@ void count_items(const step_plan& plan, step_record& into) {
   }
 }
 
-timeline::timeline(const std::filesystem::path& trace)
-    : path_(trace.string()), file_(std::make_unique<trace_file>(trace, [this](std::uint64_t dropped) { return summary_json(dropped); })) {}
+timeline::timeline(std::int32_t replicas) : gaps_(static_cast<std::size_t>(std::max(1, replicas))) {}
+
+timeline::timeline(const std::filesystem::path& trace, std::int32_t replicas)
+    : path_(trace.string()),
+      gaps_(static_cast<std::size_t>(std::max(1, replicas))),
+      file_(std::make_unique<trace_file>(trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, replicas)) {}
 
 void timeline::step(const step_record& record, const stage_times& times) noexcept {
   quietly([&] {
@@ -66,16 +70,24 @@ void timeline::step(const step_record& record, const stage_times& times) noexcep
     std::optional<time_span> gap;
     {
       const std::lock_guard lock(guard_);
-      gap = gaps_.observe(record.epoch, at.compute, record.decode_rows > 0);
+      gap = gaps_.at(static_cast<std::size_t>(record.replica)).observe(record.epoch, at.compute, record.decode_rows > 0);
     }
     if (file_ == nullptr) return;
     const auto number = static_cast<std::int64_t>(record.step);
-    file_->span(trace_track::prepare, "prepare", at.prepare.begin_ns, at.prepare.end_ns, {{"step", number}});
-    file_->span(trace_track::compute, kind_of(record), at.compute.begin_ns, at.compute.end_ns,
+    file_->span({trace_track::prepare, record.replica}, "prepare", at.prepare.begin_ns, at.prepare.end_ns, {{"step", number}});
+    file_->span({trace_track::compute, record.replica}, kind_of(record), at.compute.begin_ns, at.compute.end_ns,
                 {{"step", number}, {"decode_rows", record.decode_rows}, {"prefill_tokens", record.prefill_tokens}});
-    file_->span(trace_track::deliver, "deliver", at.deliver.begin_ns, at.deliver.end_ns, {{"step", number}});
-    if (gap) file_->span(trace_track::idle, "idle", gap->begin_ns, gap->end_ns, {{"before_step", number}});
-    draw_groups(*file_, times, at.compute.begin_ns);
+    file_->span({trace_track::deliver, record.replica}, "deliver", at.deliver.begin_ns, at.deliver.end_ns, {{"step", number}});
+    if (gap) file_->span({trace_track::idle, record.replica}, "idle", gap->begin_ns, gap->end_ns, {{"before_step", number}});
+    draw_groups(*file_, record.replica, times, at.compute.begin_ns);
+  });
+}
+
+void timeline::rank_late(const step_record& record, std::int32_t rank, std::uint64_t first_ns, std::uint64_t now_ns) noexcept {
+  if (file_ == nullptr) return;
+  quietly([&] {
+    file_->span({trace_track::ranks, record.replica}, "rank " + std::to_string(rank) + " late", first_ns, now_ns,
+                {{"step", static_cast<std::int64_t>(record.step)}, {"rank", rank}});
   });
 }
 
@@ -120,7 +132,13 @@ void timeline::mark(std::string_view what, std::uint64_t now_ns) noexcept {
 
 idle_summary timeline::idle() const {
   const std::lock_guard lock(guard_);
-  return gaps_.summary();
+  idle_summary all;
+  for (const step_gaps& gaps : gaps_) {
+    all.steps += gaps.summary().steps;
+    all.busy_ns += gaps.summary().busy_ns;
+    all.idle_ns += gaps.summary().idle_ns;
+  }
+  return all;
 }
 
 std::string timeline::describe() const {

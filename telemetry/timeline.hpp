@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/ids.hpp"
 #include "core/step.hpp"
@@ -24,6 +25,7 @@ struct step_record {
   std::uint64_t result_ns = 0;  // when the result arrived; stages that the device does not date are laid before it
   std::int64_t decode_rows = 0; // verified drafts among them
   std::int64_t prefill_tokens = 0;
+  std::int32_t replica = 0;
 };
 
 // 0: not reached.
@@ -38,11 +40,13 @@ void count_items(const step_plan& plan, step_record& into);
 
 class timeline {
  public:
-  timeline() = default; // counts, and writes nothing
+  explicit timeline(std::int32_t replicas = 1); // counts, and writes nothing
   // Throws std::runtime_error when the file cannot be made.
-  explicit timeline(const std::filesystem::path& trace);
+  explicit timeline(const std::filesystem::path& trace, std::int32_t replicas = 1);
 
   void step(const step_record& record, const stage_times& times) noexcept;
+  // `rank` answered the step at `now_ns`, after another rank at `first_ns`.
+  void rank_late(const step_record& record, std::int32_t rank, std::uint64_t first_ns, std::uint64_t now_ns) noexcept;
   void first_token(request_id id, const request_moments& moments) noexcept;
   // `how`: stop, length, or why it failed. `now_ns` is its end.
   void ended(request_id id, const request_moments& moments, std::uint64_t now_ns, std::int64_t output_tokens,
@@ -58,7 +62,7 @@ class timeline {
 
   std::string path_;
   mutable std::mutex guard_;
-  step_gaps gaps_;
+  std::vector<step_gaps> gaps_;      // by replica
   std::unique_ptr<trace_file> file_; // null: none. Last: its writer reads what is above
 };
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 #include "core/json.hpp"
@@ -29,14 +30,26 @@ std::string microseconds(std::uint64_t ns) {
   return text.data();
 }
 
-std::string track_names() {
+constexpr std::array<const char*, 6> kTrackNames = {"prepare",
+                                                    "compute",
+                                                    "kernel groups of a step (sums)",
+                                                    "idle between decode steps",
+                                                    "deliver",
+                                                    "ranks that answered later than the first"};
+
+std::int32_t row_number(trace_row row) {
+  return row.replica * static_cast<std::int32_t>(kTrackNames.size()) + static_cast<std::int32_t>(row.track);
+}
+
+std::string track_names(std::int32_t replicas) {
   std::string out = R"({"ph":"M","name":"process_name","pid":1,"args":{"name":"troupe"}})";
-  constexpr std::array<const char*, 5> names = {"prepare", "compute", "kernel groups of a step (sums)", "idle between decode steps",
-                                                "deliver"};
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const std::string id = std::to_string(i + 1);
-    out += ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"name\":\"" + names[i] + "\"}}";
-    out += ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"sort_index\":" + id + "}}";
+  for (std::int32_t replica = 0; replica < replicas; ++replica) {
+    for (std::size_t i = 0; i < kTrackNames.size(); ++i) {
+      const std::string id = std::to_string(row_number({static_cast<trace_track>(i + 1), replica}));
+      const std::string name = (replicas > 1 ? "replica " + std::to_string(replica) + ": " : std::string()) + kTrackNames[i];
+      out += ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"name\":\"" + name + "\"}}";
+      out += ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"sort_index\":" + id + "}}";
+    }
   }
   return out;
 }
@@ -54,7 +67,8 @@ bool write_all(int file, std::string_view text, std::size_t at) {
 
 } // namespace
 
-trace_file::trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary, trace_limits limits)
+trace_file::trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary, trace_limits limits,
+                       std::int32_t replicas)
     : path_(path), summary_(std::move(summary)), limits_(limits), origin_ns_(now_ns()) {
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw std::runtime_error("--trace: " + path.string() + " cannot be written: " + std::strerror(errno));
@@ -64,7 +78,7 @@ trace_file::trace_file(const std::filesystem::path& path, std::function<std::str
     throw std::runtime_error("--trace: " + path.string() + " cannot be written: " + reason);
   }
   size_ = kBegin.size();
-  write_out(track_names());
+  write_out(track_names(replicas));
   writer_ = std::jthread([this] { run(); });
 }
 
@@ -78,9 +92,9 @@ trace_file::~trace_file() {
   ::close(file_);
 }
 
-void trace_file::span(trace_track track, std::string_view name, std::uint64_t begin_ns, std::uint64_t end_ns, arguments args) {
+void trace_file::span(trace_row row, std::string_view name, std::uint64_t begin_ns, std::uint64_t end_ns, arguments args) {
   const std::uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 0;
-  add("\"ph\":\"X\",\"tid\":" + std::to_string(static_cast<int>(track)), name, begin_ns, ",\"dur\":" + microseconds(length), args);
+  add("\"ph\":\"X\",\"tid\":" + std::to_string(row_number(row)), name, begin_ns, ",\"dur\":" + microseconds(length), args);
 }
 
 void trace_file::phase(std::uint64_t id, std::string_view name, bool begins, std::uint64_t at_ns, arguments args) {
@@ -138,6 +152,16 @@ void trace_file::write_out(std::string text) {
   if (::ftruncate(file_, static_cast<off_t>(size_ + end.size())) != 0) failed_ = true;
 }
 
+// False when the text is not in the file. Memory that runs out costs these events, not the process: the file stays as it was.
+bool trace_file::try_to_write_out(std::string text) {
+  try {
+    write_out(std::move(text));
+    return !failed_;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void trace_file::run() {
   std::unique_lock lock(guard_);
   while (true) {
@@ -148,10 +172,10 @@ void trace_file::run() {
     const std::uint64_t events = std::exchange(pending_events_, 0);
     if (!text.empty() || last) {
       lock.unlock();
-      const bool fits = !failed_ && size_ + text.size() <= limits_.file_bytes;
-      if (!failed_) write_out(fits ? std::move(text) : std::string());
+      const bool fits = size_ + text.size() <= limits_.file_bytes;
+      const bool wrote = !failed_ && try_to_write_out(fits ? std::move(text) : std::string());
       lock.lock();
-      (fits && !failed_ ? written_ : dropped_) += events;
+      (fits && wrote ? written_ : dropped_) += events;
     }
     flushes_done_ = answered;
     drained_.notify_all();

@@ -18,8 +18,13 @@
 
 namespace troupe::telemetry {
 
-// Rows of the picture, from the top.
-enum class trace_track : std::uint8_t { prepare = 1, compute, groups, idle, deliver };
+// Rows of the picture, from the top; each replica has its own.
+enum class trace_track : std::uint8_t { prepare = 1, compute, groups, idle, deliver, ranks };
+
+struct trace_row {
+  trace_track track = trace_track::prepare;
+  std::int32_t replica = 0;
+};
 
 struct trace_limits {
   std::size_t pending_bytes = std::size_t{4} << 20; // not written yet
@@ -28,7 +33,7 @@ struct trace_limits {
 };
 
 // Thread-safe. Times are steady-clock nanoseconds; the file counts from its making. Names may hold any bytes. What a limit leaves no room
-// for is dropped and counted, as is everything after the file could not be written.
+// for is dropped and counted, as is everything after the file could not be written. So is what there is no memory to write.
 class trace_file {
  public:
   using argument = std::pair<std::string_view, std::int64_t>;
@@ -37,12 +42,13 @@ class trace_file {
   // `summary` is asked for a JSON object at each writing, put at the file's end as "otherData"; it may be empty. Its argument is the
   // number of events dropped.
   // Throws std::runtime_error when the file cannot be made.
-  explicit trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary = {}, trace_limits limits = {});
+  explicit trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary = {}, trace_limits limits = {},
+                      std::int32_t replicas = 1);
   ~trace_file();
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
 
-  void span(trace_track track, std::string_view name, std::uint64_t begin_ns, std::uint64_t end_ns, arguments args = {});
+  void span(trace_row row, std::string_view name, std::uint64_t begin_ns, std::uint64_t end_ns, arguments args = {});
   // Phases of request `id`, nested in each other by their times; `begins` false ends the innermost of that name.
   void phase(std::uint64_t id, std::string_view name, bool begins, std::uint64_t at_ns, arguments args = {});
   void phase_mark(std::uint64_t id, std::string_view name, std::uint64_t at_ns);
@@ -56,6 +62,7 @@ class trace_file {
  private:
   void add(std::string_view head, std::string_view name, std::uint64_t at_ns, std::string_view rest, arguments args);
   void write_out(std::string text);
+  bool try_to_write_out(std::string text);
   void run();
 
   const std::filesystem::path path_;

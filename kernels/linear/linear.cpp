@@ -31,8 +31,7 @@ void linear::apply(thread_pool& pool, const float* x, std::int64_t x_stride, std
 }
 
 void dequantise_row(const weight_view& weight, std::int64_t row, float* out) {
-  const std::byte* const from =
-      weight.data + static_cast<std::size_t>(row) * row_bytes(weight.type, static_cast<std::size_t>(weight.columns));
+  const std::byte* const from = weight.row(row);
   if (!is_quantised(weight.type)) {
     detail::read_floats(weight.type, from, 0, weight.columns, out);
     return;

@@ -121,10 +121,9 @@ void packed_matrix::pack_panel(const weight_view& view, std::int64_t index, unsi
     std::memset(weights, 0, at_.weights_stride);
     std::memset(scales, 0, at_.scales_stride);
   }
-  const std::size_t stored = row_bytes(type_, static_cast<std::size_t>(view.columns));
   const block_shape shape = shape_of(type_);
   for (int row = 0; row < present; ++row) {
-    const std::byte* const from = view.data + static_cast<std::size_t>(first + row) * stored;
+    const std::byte* const from = view.row(first + row);
     if (type_ == dtype::f32) {
       pack_plain<std::uint32_t>(from, view.columns, row, weights);
     } else if (!is_quantised(type_)) {

@@ -6,8 +6,12 @@
 #include <unistd.h>
 
 #include <future>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "actors/child_process.hpp"
+#include "actors/group_limits.hpp"
 #include "actors/health.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/restart_policy.hpp"
@@ -41,7 +45,7 @@ TEST(request_registry, bounds_choices_and_bytes_that_wait_and_frees_them_on_ever
   EXPECT_FALSE(registry.add(1, sink(), 3, 40));
   EXPECT_EQ(registry.add(2, sink(), 2, 1)->kind, error_kind::overloaded);
   EXPECT_EQ(registry.add(2, sink(), 1, 61)->kind, error_kind::overloaded);
-  registry.enter_engine(1, 5); // no longer counted
+  registry.enter_engine(1, 0, 5); // no longer counted
   EXPECT_FALSE(registry.add(2, sink(), 4, 100));
   registry.take(1);
   EXPECT_EQ(registry.add(3, sink(), 1, 0)->kind, error_kind::overloaded) << "taken after it left the queue: freed twice?";
@@ -76,22 +80,38 @@ TEST(request_registry, knows_which_requests_are_in_the_engine) {
   registry.add(1, sink(), 1, 1);
   registry.add(2, sink(), 1, 1);
   EXPECT_FALSE(registry.busy_since());
-  registry.enter_engine(3, 5); // unknown
+  registry.enter_engine(3, 0, 5); // unknown
   EXPECT_FALSE(registry.busy_since());
-  registry.enter_engine(1, 10);
-  registry.enter_engine(2, 20);
+  registry.enter_engine(1, 0, 10);
+  registry.enter_engine(2, 0, 20);
   EXPECT_EQ(registry.busy_since(), 10U) << "when the first came";
   EXPECT_THAT(registry.ids(true), testing::UnorderedElementsAre(1, 2));
   registry.take(1);
-  EXPECT_EQ(registry.in_engine(), 1U);
+  EXPECT_EQ(registry.load(0), 1);
   registry.take(2);
-  EXPECT_EQ(registry.in_engine(), 0U);
+  EXPECT_EQ(registry.load(0), 0);
   EXPECT_FALSE(registry.busy_since());
 }
 
+TEST(request_registry, loads_count_choices_where_they_are) {
+  request_registry registry({10, 100}, 2);
+  registry.add(1, sink(), 3, 1);
+  registry.add(2, sink(), 1, 1);
+  EXPECT_EQ(registry.load(0), 0) << "at the tokenizer";
+  registry.enter_engine(1, 0, 5);
+  registry.enter_engine(2, 1, 5);
+  EXPECT_EQ(registry.load(0), 3);
+  EXPECT_TRUE(registry.move(1, 1));
+  EXPECT_EQ(registry.load(0), 0);
+  EXPECT_EQ(registry.load(1), 4);
+  registry.take(1);
+  EXPECT_EQ(registry.load(1), 1);
+  EXPECT_FALSE(registry.move(1, 0)) << "it has ended";
+}
+
 TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   const std::uint64_t now = now_ns();
   EXPECT_TRUE(board.status(now, now + 50'000'000).ready);
   const auto stuck = board.status(now, now + 200'000'000);
@@ -100,31 +120,31 @@ TEST(health_board, no_progress_with_work_pending_is_neither_ready_nor_live) {
   EXPECT_NE(stuck.reason, "");
   EXPECT_TRUE(board.status(std::nullopt, now + 200'000'000).ready) << "idle is no fault";
   EXPECT_TRUE(board.status(now + 190'000'000, now + 200'000'000).ready) << "the first request after a long idle";
-  board.step_completed();
+  board.step_completed(0);
   EXPECT_TRUE(board.status(now, now_ns() + 50'000'000).ready);
 }
 
 TEST(health_board, replacing_a_device_has_a_longer_limit_but_has_one) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
-  board.device_up(false);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
+  board.group_up(0, false);
   const std::uint64_t now = now_ns();
   EXPECT_TRUE(board.status(now, now + 500'000'000).ready);
   EXPECT_FALSE(board.status(now, now + 2'000'000'000).live);
 }
 
 TEST(health_board, the_time_that_a_replacement_took_is_not_held_against_it) {
-  health_board board(1ms, 1h);
+  health_board board(1, 1ms, 1h);
   const std::uint64_t long_ago = now_ns();
-  board.device_up(false);
+  board.group_up(0, false);
   std::this_thread::sleep_for(20ms);
-  board.device_up(true);
+  board.group_up(0, true);
   EXPECT_TRUE(board.status(long_ago, now_ns()).live);
 }
 
 TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   board.fail("first");
   board.fail("second");
   const auto s = board.status(std::nullopt, now_ns());
@@ -133,13 +153,59 @@ TEST(health_board, escalation_is_for_good_and_keeps_its_first_reason) {
   EXPECT_FALSE(board.accepts());
 }
 
+TEST(health_board, one_group_is_enough_and_the_missing_one_is_named) {
+  health_board board(2, 100ms, 1s);
+  board.group_up(0, true);
+  board.group_up(1, true);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "");
+  board.group_up(1, false);
+  EXPECT_TRUE(board.status(std::nullopt, now_ns()).ready);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "1 of 2 replicas are up");
+  EXPECT_EQ(board.losses(1), 1U);
+  EXPECT_TRUE(board.other_is_up(1));
+  EXPECT_FALSE(board.other_is_up(0));
+  board.give_group_up(1, "first");
+  EXPECT_TRUE(board.status(std::nullopt, now_ns()).live);
+  EXPECT_EQ(board.losses(1), 1U) << "it was lost before";
+  board.give_group_up(0, "second");
+  EXPECT_FALSE(board.status(std::nullopt, now_ns()).live);
+  EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "second");
+}
+
 TEST(health_board, draining_is_live_but_not_ready) {
-  health_board board(100ms, 1s);
-  board.device_up(true);
+  health_board board(1, 100ms, 1s);
+  board.group_up(0, true);
   board.drain();
   const auto s = board.status(std::nullopt, now_ns());
   EXPECT_TRUE(s.live && s.draining);
   EXPECT_FALSE(s.ready);
+}
+
+executor_info some_device() { return {4, 100, 8, 16, 128, 97}; }
+
+TEST(group_limits, ranks_differ_in_their_pools_alone) {
+  auto smaller = some_device(), other = some_device();
+  smaller.num_blocks = 60;
+  ++other.max_num_seqs;
+  EXPECT_EQ(limits_of_group(std::vector{some_device(), smaller}, {}).info.num_blocks, 60);
+  EXPECT_EQ(limits_of_group(std::vector{smaller, some_device()}, {}).objection, "");
+  EXPECT_EQ(limits_of_group(std::vector{some_device(), other}, {}).objection, "rank 1 has other limits than rank 0");
+}
+
+TEST(group_limits, a_group_formed_anew_is_what_it_was) {
+  auto smaller = some_device(), larger = some_device();
+  smaller.num_blocks = 60;
+  larger.num_blocks = 200;
+  EXPECT_NE(limits_of_group(std::vector{smaller}, some_device()).objection, "");
+  const auto agreed = limits_of_group(std::vector{larger}, some_device());
+  EXPECT_EQ(agreed.objection, "");
+  EXPECT_EQ(agreed.info.num_blocks, 100) << "the scheduler knows no more";
+}
+
+TEST(group_limits, what_no_scheduler_takes_is_refused) {
+  auto impossible = some_device();
+  impossible.max_batched_tokens = 1;
+  EXPECT_NE(limits_of_group(std::vector{impossible}, {}).objection, "");
 }
 
 TEST(restart_policy, counts_within_its_period_only) {
@@ -170,6 +236,29 @@ TEST(child_process, reports_exit_codes_and_signals_once_and_reaps) {
     EXPECT_EQ(kill(child.pid(), 0), 0) << "not reaped before the destructor: the id cannot be reused";
   }
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+}
+
+TEST(child_process, reports_each_stop_and_then_its_end) {
+  std::mutex guard;
+  std::vector<int> seen;
+  const auto count = [&] {
+    const std::lock_guard lock(guard);
+    return seen.size();
+  };
+  child_process child({"/bin/sh", "-c", "exec sleep 1000"}, "", [&](int status) {
+    const std::lock_guard lock(guard);
+    seen.push_back(status);
+  });
+  for (std::size_t round = 1; round <= 2; ++round) {
+    kill(child.pid(), SIGSTOP);
+    while (count() < round) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(WIFSTOPPED(seen[round - 1]));
+    kill(child.pid(), SIGCONT);
+    std::this_thread::sleep_for(20ms);
+  }
+  child.kill();
+  while (count() < 3) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(describe_status(seen[2]), "signal 9 (Killed)");
 }
 
 TEST(child_process, ends_with_its_object) {

@@ -69,13 +69,27 @@ TEST_F(protocol_test, a_result_arrives_as_it_was_sent_infinities_included) {
   out.numeric_fault = true;
   out.proposals = {9, 10};
   result.outputs = {out};
-  result.times = {1, 2, 3, 4, 5, 6, {{kernel_group::attention, 7}, {kernel_group::sampling, 8}}};
+  result.times = {1, 2, 3, 4, 5, 6, {{kernel_group::attention, 7}, {kernel_group::sampling, 8}}, 9, 10};
   EXPECT_EQ(over_the_wire(result), result);
 }
 
 TEST_F(protocol_test, what_a_device_can_arrives_as_it_was_sent) {
   const executor_info info{1, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(over_the_wire(info), info);
+}
+
+TEST_F(protocol_test, a_rank_and_its_answers_arrive_as_they_were_sent) {
+  const auto place = over_the_wire(actors::rank_start{1, 2, 4, 1ULL << 60, "127.0.0.1 4711"});
+  EXPECT_EQ(place.replica, 1);
+  EXPECT_EQ(place.rank, 2);
+  EXPECT_EQ(place.size, 4);
+  EXPECT_EQ(place.generation, 1ULL << 60);
+  EXPECT_EQ(place.rendezvous, "127.0.0.1 4711");
+  const auto failed = over_the_wire(actors::step_failed{3, 1, "late", true});
+  EXPECT_EQ(failed.rank, 1);
+  EXPECT_EQ(failed.reason, "late");
+  EXPECT_TRUE(failed.by_peer);
+  EXPECT_EQ(over_the_wire(actors::step_done{3, {5, 6, {}, {}}}).result.step, 6U);
 }
 
 TEST_F(protocol_test, nan_keeps_its_bits) {

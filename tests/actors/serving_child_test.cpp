@@ -1,50 +1,22 @@
 // The device in a child process: killed, frozen, crashing, not starting, orphaned.
-#include <dirent.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cctype>
 #include <cerrno>
 #include <fstream>
 
 #include "actors/child_process.hpp"
+#include "tests/actors/processes.hpp"
 #include "tests/actors/serving_fixture.hpp"
 
 namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
+using test::children_of_this_process;
 using test::eventually;
-
-// The state letter of /proc, or 0 when there is no such process.
-char process_state(int pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(stat, line)) return 0;
-  const auto name_end = line.rfind(')');
-  return name_end == std::string::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
-}
-
-bool gone(int pid) {
-  const char state = process_state(pid);
-  return state == 0 || state == 'X';
-}
-bool gone_or_zombie(int pid) { return gone(pid) || process_state(pid) == 'Z'; }
-
-int children_of_this_process() {
-  int count = 0;
-  DIR* proc = opendir("/proc");
-  while (const dirent* entry = readdir(proc)) {
-    if (std::isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
-    std::ifstream stat(std::string("/proc/") + entry->d_name + "/stat");
-    std::string line;
-    if (!std::getline(stat, line)) continue;
-    std::size_t at = line.rfind(')');
-    if (at != std::string::npos && std::stoi(line.substr(at + 4)) == getpid()) ++count;
-  }
-  closedir(proc);
-  return count;
-}
+using test::gone;
+using test::gone_or_zombie;
 
 class serving_child_test : public test::serving_test {
  protected:

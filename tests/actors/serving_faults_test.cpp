@@ -156,7 +156,8 @@ TEST_F(serving_faults_test, a_bad_checkpoint_stays_a_load_error) {
   actors::serving_parts parts;
   parts.tokens = tokens;
   parts.metrics = metrics;
-  parts.make_executor = []() -> std::unique_ptr<step_executor> { throw load_error("model.gguf: no tensor"); };
+  parts.make_executor = [](const actors::rank_start&, const actors::publish_rendezvous&) -> std::unique_ptr<step_executor> {
+    throw load_error("model.gguf: no tensor"); };
   EXPECT_THROW(actors::serving::start(options, std::move(parts)), load_error);
 }
 

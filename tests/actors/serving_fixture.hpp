@@ -140,7 +140,9 @@ class serving_test : public ::testing::Test {
     actors::serving_parts parts;
     parts.tokens = tokens;
     parts.templates = templates;
-    parts.make_executor = [info = device, f = faults] { return std::make_unique<fake_device>(info, f); };
+    parts.make_executor = [info = device, f = faults](const actors::rank_start&, const actors::publish_rendezvous&) {
+      return std::make_unique<fake_device>(info, f);
+    };
     parts.metrics = metrics;
     parts.timeline = timeline;
     server = actors::serving::start(options, std::move(parts));

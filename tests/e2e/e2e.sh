@@ -18,7 +18,7 @@ case $2 in
   prometheus) serving -- python3 prometheus.py --url {url} ;;
   bench_serve) serving -- "$troupe" bench serve --url {url} --num-prompts 20 --request-rate 20 --input-len 32 --output-len 16 ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
-  keeper) python3 keeper.py "$troupe" "$model" ;;
+  failure_table) python3 failure_table.py "$troupe" "$model" --rounds 2 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
   soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills the device process in mid-stream: greedy and seeded outputs must be those of an undisturbed run, and nothing may be lost.
+"""Kills and freezes device processes in mid-stream, alone, in groups and in replicas: greedy and seeded outputs must be those of an
+undisturbed run, and nothing may be lost.
 
 usage: recovery.py TROUPE MODEL
 """
@@ -49,23 +50,49 @@ def ask_all(server, on_first=None):
     return texts
 
 
-def main():
-    with Server(sys.argv[1], sys.argv[2], "--isolate-devices", "--max-model-len", "1024") as server:
+def strike_one(server, expected, name, rank):
+    """One process of the group is struck in mid-stream; the group it belongs to must have new processes throughout, the others the old ones."""
+    before = server.children()
+    victim = before[rank]
+    start = time.monotonic()
+    texts = ask_all(server, lambda: os.kill(victim, getattr(signal, name)))
+    assert texts == expected, (name, texts, expected)
+    after = server.children()
+    assert len(after) == len(before) and victim not in after, (before, after)
+    print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - start:.1f} s in all")
+    return before, after
+
+
+def alone(program, model):
+    with Server(program, model, "--isolate-devices", "--max-model-len", "1024") as server:
         expected = ask_all(server)
         assert all(expected), expected
         for name in ("SIGKILL", "SIGSEGV"):
-            (child,) = server.children("worker")
-            start = time.monotonic()
-            texts = ask_all(server, lambda: os.kill(child, getattr(signal, name)))
-            assert texts == expected, (name, texts, expected)
-            (replacement,) = server.children("worker")
-            assert replacement != child
-            print(f"{name}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - start:.1f} s in all")
+            strike_one(server, expected, name, 0)
         assert server.metric("troupe_device_restarts_total") == 2
         server.wait_idle()
         (child,) = server.children("worker")
     time.sleep(0.2)
     assert not os.path.exists(f"/proc/{child}"), "the device process outlived its parent"
+
+
+def in_groups(program, model, flags, ranks, replicas):
+    with Server(program, model, "--isolate-devices", "--max-model-len", "1024", *flags) as server:
+        assert len(server.children()) == ranks * replicas
+        expected = ask_all(server)
+        for number, name in enumerate(("SIGKILL", "SIGSTOP")):
+            before, after = strike_one(server, expected, name, ranks - 1 - number)
+            assert len(set(before) & set(after)) == ranks * (replicas - 1), "the struck group alone gets new processes"
+        assert server.metric("troupe_group_restarts_total") == 2
+        assert server.metric("troupe_group_up") == replicas
+        assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
+        server.wait_idle()
+
+
+def main():
+    alone(*sys.argv[1:3])
+    in_groups(*sys.argv[1:3], ["--tp", "3"], 3, 1)
+    in_groups(*sys.argv[1:3], ["--pp", "2", "--dp", "2"], 2, 2)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 // The real scheduler in front of the real executor, everything at once: prefix cache on and off, chunks of 1 to 1024 rows, pools that
-// force preemption, several choices, penalties, scores, and speculation of every kind. Every request's tokens and scores are those that it
-// gets alone, computed plainly.
+// force preemption, several choices, penalties, scores, and speculation of every kind, on one device and on groups of ranks. Every
+// request's tokens and scores are those that it gets alone, computed plainly; a group's greedy tokens are those of one device.
 #include <deque>
 #include <map>
 #include <numeric>
 
-#include "models/drafting_executor.hpp"
 #include "scheduler/scheduler.hpp"
-#include "tests/models/executor_testing.hpp"
+#include "tests/models/group_testing.hpp"
 
 namespace troupe {
 namespace {
 
+using test::group_shape;
 using test::part_of;
 using test::tokens;
 
@@ -26,24 +26,27 @@ struct served {
   scheduler_stats stats;
 };
 
-step_result computed(step_executor& executor, const step_plan& plan) {
-  step_result result;
-  executor.submit(plan, [&](step_outcome o) {
-    if (const auto* failure = std::get_if<step_failure>(&o)) throw std::runtime_error(failure->reason);
-    result = std::get<step_result>(std::move(o));
+std::future<step_result> computed(step_executor& executor, const step_plan& plan) {
+  auto promised = std::make_shared<std::promise<step_result>>();
+  executor.submit(plan, [promised](step_outcome o) {
+    if (const auto* failure = std::get_if<step_failure>(&o)) {
+      promised->set_exception(std::make_exception_ptr(std::runtime_error(failure->reason)));
+    } else {
+      promised->set_value(std::get<step_result>(std::move(o)));
+    }
   });
-  return result;
+  return promised->get_future();
 }
 
 served serve(step_executor& executor, scheduler_config config, const std::vector<sequence_request>& requests, std::mt19937& random) {
   config.device = executor.info();
   scheduler sched(config);
   served out;
-  std::deque<step_result> results;
+  std::deque<std::future<step_result>> results;
   const auto turn = [&] {
     while (const auto plan = sched.schedule(1)) results.push_back(computed(executor, *plan));
     if (results.empty()) return false;
-    for (const sequence_update& u : sched.apply(results.front(), 2)) {
+    for (const sequence_update& u : sched.apply(results.front().get(), 2)) {
       EXPECT_NE(u.finish, finish_reason::failed);
       said& answer = out.answers[u.id];
       answer.text.insert(answer.text.end(), u.tokens.begin(), u.tokens.end());
@@ -63,7 +66,7 @@ served serve(step_executor& executor, scheduler_config config, const std::vector
 }
 
 struct matrix {
-  explicit matrix(const char* name, std::uint32_t seed) : random(seed), weights(test::tiny_weights(name)) {
+  matrix(const char* name, group_shape shape_, std::uint32_t seed) : random(seed), weights(test::tiny_weights(name)), shape(shape_) {
     const auto prompts = test::expected_prompts(name);
     text = prompts[3].tokens;
     draft = test::tiny_weights(random() % 2 == 0 ? name : "llama3-gqa");
@@ -71,6 +74,7 @@ struct matrix {
 
   std::int32_t pick(std::int32_t low, std::int32_t high) { return std::uniform_int_distribution<std::int32_t>(low, high)(random); }
   bool one_in(std::int32_t n) { return pick(1, n) == 1; }
+  bool grouped() const { return shape.tp_size * shape.stages > 1; }
 
   // Parts of one text, some of them again and again, so that prefixes are shared and n-grams come back.
   sequence_request request(std::uint64_t id) {
@@ -95,22 +99,24 @@ struct matrix {
 
   cpu_executor_options options() {
     cpu_executor_options o;
-    o.threads = 2;
+    o.threads = grouped() ? 1 : 2;
     o.block_size = 1 << pick(0, 4);
     o.max_num_seqs = pick(1, 6);
     o.max_batched_tokens = std::max(o.max_num_seqs, 1 << pick(0, 10));
-    o.num_blocks = (100 * pick(4, 14) / 4) / o.block_size + 1; // the longest needs 100 tokens
+    o.num_blocks = (100 * pick(4, grouped() ? 6 : 14) / 4) / o.block_size + 1; // the longest needs 100 tokens
     return o;
   }
 
   std::unique_ptr<step_executor> executor(draft_source source, const cpu_executor_options& o) const {
-    return source == draft_source::model ? make_drafting_cpu_executor(weights, draft, o) : make_cpu_executor(weights, o);
+    return make_cpu_group_executor(weights, o, shape.tp_size, shape.stages, test::group_deadline,
+                                   source == draft_source::model ? draft : nullptr);
   }
 
-  std::map<sequence_id, said> alone(const std::vector<sequence_request>& requests) {
+  std::map<sequence_id, said> alone(const std::vector<sequence_request>& requests, group_shape on) {
     cpu_executor_options o = test::small_options();
     o.max_num_seqs = 1;
-    const auto executor = make_cpu_executor(weights, o);
+    o.threads = 1;
+    const auto executor = make_cpu_group_executor(weights, o, on.tp_size, on.stages, test::group_deadline);
     scheduler_config config;
     config.prefix_caching = false;
     config.plans_in_flight = 1;
@@ -119,15 +125,26 @@ struct matrix {
 
   std::mt19937 random;
   std::shared_ptr<const model_weights> weights, draft;
+  group_shape shape;
   tokens text;
 };
 
-class executor_matrix : public ::testing::TestWithParam<const char*> {};
+// Of requests that do not draw at random: there a rounding error has to meet the very border between two tokens.
+std::map<sequence_id, tokens> greedy_texts(const std::vector<sequence_request>& requests, const std::map<sequence_id, said>& answers) {
+  std::map<sequence_id, tokens> out;
+  for (const sequence_request& r : requests) {
+    if (r.sampling.temperature == 0.0F) out[r.id] = answers.at(r.id).text;
+  }
+  return out;
+}
+
+class executor_matrix : public ::testing::TestWithParam<std::tuple<const char*, group_shape>> {};
 
 TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
   std::uint64_t preemptions = 0, accepted[3] = {};
-  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
-    matrix m(GetParam(), seed);
+  const auto [name, shape] = GetParam();
+  for (std::uint32_t seed = 1; seed <= (shape.tp_size * shape.stages == 1 ? 20U : 6U); ++seed) {
+    matrix m(name, shape, seed);
     std::vector<sequence_request> requests;
     for (std::uint64_t id = 1; id <= 8; ++id) {
       requests.push_back(m.request(id));
@@ -137,12 +154,14 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
       requests.back().sampling.seed += 1;
       requests.back().same_prompt_as = 0;
     }
-    const auto expected = m.alone(requests);
+    const auto expected = m.alone(requests, shape);
+    EXPECT_EQ(greedy_texts(requests, expected), greedy_texts(requests, m.alone(requests, {1, 1}))) << "seed " << seed;
     for (const draft_source source : {draft_source::none, draft_source::ngram, draft_source::model}) {
       const cpu_executor_options options = m.options();
       scheduler_config config;
       config.prefix_caching = !m.one_in(3);
-      config.plans_in_flight = m.pick(1, 3);
+      config.stages = shape.stages;
+      config.plans_in_flight = shape.stages == 1 ? m.pick(1, 3) : shape.stages + m.pick(0, 2);
       config.speculation = {source, m.pick(1, 9), m.one_in(4)};
       const auto executor = m.executor(source, options);
       const served all = serve(*executor, config, requests, m.random);
@@ -155,15 +174,20 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
     }
   }
   EXPECT_GT(preemptions, 0);
-  EXPECT_GT(accepted[1], 0);
-  EXPECT_GT(accepted[2], 200);
+  EXPECT_GT(accepted[1] + accepted[2], 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix, ::testing::ValuesIn(test::tiny_models), [](const auto& tested) {
-  std::string name = tested.param;
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<const char*, group_shape>>& tested) {
+  std::string name = std::get<0>(tested.param);
   std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+  return name + "_" + std::get<1>(tested.param).name();
+}
+
+INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix,
+                         ::testing::Combine(::testing::ValuesIn(test::tiny_models),
+                                            ::testing::Values(group_shape{1, 1}, group_shape{2, 1}, group_shape{4, 1}, group_shape{1, 2},
+                                                              group_shape{2, 2})),
+                         name_of_case);
 
 } // namespace
 } // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <random>
+#include <set>
 
 #include "tests/scheduler/scheduler_testing.hpp"
 
@@ -26,6 +27,47 @@ TEST(Fairness, ASequenceThatDecodesGetsATokenInEveryStep) {
     for (std::uint64_t id = 1; id <= 4; ++id) before[{id, 0}] = b.tokens[{id, 0}].size();
     b.turn();
     for (const auto& [id, count] : before) ASSERT_EQ(b.tokens[id].size(), count + 1) << "step " << step;
+  }
+}
+
+// In a pipeline everybody's turn comes at least once in one step more than plans are in flight.
+TEST(Fairness, InAPipelineASequenceThatDecodesStandsAsideForNoMoreThanThePlansInFlight) {
+  for (const auto& [stages, plans] : {std::pair{2, 2}, {2, 3}, {3, 3}, {3, 5}, {4, 4}}) {
+    std::mt19937 random(1);
+    scheduler_config config{device(4000, 4, 8, 8, 400), 1000, plans};
+    config.stages = stages;
+    bench b(config);
+    for (std::uint64_t id = 1; id <= 5; ++id) ASSERT_FALSE(b.sched.add(request(id, {static_cast<token_id>(id)}, 300), 0));
+    std::map<sequence_id, std::uint64_t> spoke;
+    for (std::uint64_t step = 0; step < 300; ++step) {
+      if (step % 3 == 0) {
+        ASSERT_FALSE(b.sched.add(request(100 + step, std::vector<token_id>(random() % 90 + 1, 1), 20), 0));
+      }
+      std::map<sequence_id, std::size_t> before;
+      for (std::uint64_t id = 1; id <= 5; ++id) before[{id, 0}] = b.tokens[{id, 0}].size();
+      b.turn();
+      for (const auto& [id, count] : before) {
+        if (b.tokens[id].size() > count) spoke[id] = step;
+        ASSERT_LE(step - spoke[id], static_cast<std::uint64_t>(plans) + 1) << stages << " stages, sequence " << id.request;
+      }
+    }
+  }
+}
+
+// Each of three stages works on its third of the sequences.
+TEST(Fairness, PlansInAPipelineShareTheDecodesOut) {
+  scheduler_config config{device(4000, 4, 9, 64, 400), 1000, 3};
+  config.stages = 3;
+  bench b(config);
+  for (std::uint64_t id = 1; id <= 9; ++id) ASSERT_FALSE(b.sched.add(request(id, {static_cast<token_id>(id)}, 40), 0));
+  b.turn(); // all prompts in one plan
+  for (int step = 0; step < 60; ++step) {
+    std::set<slot_id> held;
+    for (const step_result& result : b.results) {
+      for (const slot_output& out : result.outputs) EXPECT_TRUE(held.insert(out.slot).second);
+      EXPECT_EQ(result.outputs.size(), step == 0 ? 9U : 3U) << "step " << step;
+    }
+    b.turn();
   }
 }
 

@@ -25,7 +25,8 @@ struct scenario {
     const std::int32_t context = 64;
     c.device = {block_size, blocks_for(context, block_size) * pick(4, 16) / 4, pick(1, 6), 0, context, kVocab};
     c.device.max_batched_tokens = one_in(4) ? 1024 : c.device.max_num_seqs + pick(0, 24);
-    c.plans_in_flight = pick(1, 3);
+    c.stages = one_in(2) ? 1 : pick(2, 4);
+    c.plans_in_flight = c.stages == 1 ? pick(1, 3) : c.stages + pick(0, 2);
     c.prefix_caching = !one_in(4);
     if (one_in(3)) c.hash = [](auto, auto, auto) { return std::uint64_t{1}; };
     if (one_in(2)) speculate(c);

@@ -88,7 +88,8 @@ scenario make_scenario(std::uint64_t seed) {
   s.device = make_device(r);
   s.speculation = make_speculation(r);
   s.max_queue = r.between(2, 40);
-  s.plans_in_flight = r.between(1, 3);
+  s.stages = r.one_in(2) ? 1 : r.between(2, 3);
+  s.plans_in_flight = s.stages == 1 ? r.between(1, 3) : s.stages + r.between(0, 2);
   s.max_restarts = r.between(1, 12);
   s.step_ns = kMs * static_cast<std::uint64_t>(r.between(1, 10));
   s.mail_ns = static_cast<std::uint64_t>(r.between(0, 3)) * kMs;

@@ -37,6 +37,7 @@ struct scenario {
   speculation_config speculation;
   std::int32_t max_queue = 64; // of the registry, and of the scheduler
   std::int32_t plans_in_flight = 2;
+  std::int32_t stages = 1;
   std::int32_t max_restarts = 5;
   std::uint64_t step_deadline_ns = 200 * kMs;
   std::uint64_t step_ns = kMs;     // base time of a step

@@ -12,6 +12,7 @@ scheduler_config config_of(const scenario& scene) {
   config.device = scene.device;
   config.max_waiting = scene.max_queue;
   config.plans_in_flight = scene.plans_in_flight;
+  config.stages = scene.stages;
   config.speculation = scene.speculation;
   return config;
 }
@@ -24,7 +25,8 @@ void coverage::add(const coverage& o) {
   for (auto member :
        {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled, &coverage::preemptions,
         &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale, &coverage::duplicates, &coverage::numeric,
-        &coverage::quarantined, &coverage::escalations, &coverage::stop_strings, &coverage::accepted, &coverage::rejected}) {
+        &coverage::quarantined, &coverage::escalations, &coverage::stop_strings, &coverage::accepted, &coverage::rejected,
+        &coverage::overlapped}) {
     this->*member += o.*member;
   }
 }
@@ -46,9 +48,10 @@ world::world(std::uint64_t seed, bool keep_log)
   model_.vocab_size = scene_.device.vocab_size;
 }
 
-// Once nothing comes and nothing breaks any more, the first in rank of the running moves at least one token with every step: decodes
-// precede prefills and max_batched_tokens >= max_num_seqs leaves a prefill at least one token. Alone and one after another the open
-// requests would need the sum of their tokens, and plans_in_flight more each; the factor of two is for what preemption computes twice.
+// Once nothing comes and nothing breaks any more, the first in rank of the running moves at least one token with every step (in a pipeline,
+// with as many as are in flight): decodes precede prefills and max_batched_tokens >= max_num_seqs leaves a prefill at least one token. Alone
+// and one after another the open requests would need the sum of their tokens, and plans_in_flight more each; the factor of two is for what
+// preemption computes twice.
 void world::set_step_limit() {
   std::uint64_t work = 0;
   for (const client_plan& c : scene_.clients) {
@@ -60,7 +63,8 @@ void world::set_step_limit() {
       work += static_cast<std::uint64_t>(c.request.n) * static_cast<std::uint64_t>(length + outputs + scene_.plans_in_flight);
     }
   }
-  step_limit_ = seen_.steps + 2 * work + 4;
+  const auto per_token = static_cast<std::uint64_t>(scene_.stages == 1 ? 1 : scene_.plans_in_flight);
+  step_limit_ = seen_.steps + 2 * work * per_token + 4;
 }
 
 void world::check() {
@@ -106,7 +110,7 @@ void world::check_at_rest() {
     ++seen_.cancelled;
     promise(left_.contains(c.request.id), "only who leaves is cancelled");
   }
-  promise(registry_.active_requests() == 0 && registry_.in_engine() == 0 && open_.empty() && requests_.empty(), "nobody is remembered");
+  promise(registry_.active_requests() == 0 && registry_.load(0) == 0 && open_.empty() && requests_.empty(), "nobody is remembered");
   const auto late = std::make_shared<checking_sink>(scene_.clients.front().request, scene_.device);
   promise(!registry_.add(scene_.clients.size() + 1, late, scene_.max_queue, 0), "an empty registry has room for a whole queue");
   const scheduler_stats s = core_.stats();

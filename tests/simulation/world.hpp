@@ -42,6 +42,7 @@ struct coverage {
   std::uint64_t stop_strings = 0;
   std::uint64_t accepted = 0; // drafts
   std::uint64_t rejected = 0;
+  std::uint64_t overlapped = 0; // decodes planned while a pipeline had others
 
   void add(const coverage& other);
 };
@@ -70,8 +71,10 @@ class world {
     std::uint64_t last_delivery = 0;
   };
   struct followed_slot {
+    step_number opened = 0;
     std::int32_t prompt_tokens = 0;
-    std::int32_t planned = 0; // positions
+    std::int32_t planned = 0;  // positions
+    step_number last_draw = 0; // the plan that draws for it
     std::vector<block_id> table;
   };
   using device_pointer = std::shared_ptr<device>;

@@ -111,7 +111,7 @@ void world::join(device_pointer fresh) {
 void world::follow(const step_plan& plan) {
   for (const slot_id slot : plan.closed) promise(slots_.erase(slot) == 1, "a closed slot was open");
   for (const slot_open& o : plan.opened)
-    promise(slots_.emplace(o.slot, followed_slot{o.prompt_tokens, 0, {}}).second, "an opened slot was closed");
+    promise(slots_.emplace(o.slot, followed_slot{plan.step, o.prompt_tokens, 0, 0, {}}).second, "an opened slot was closed");
   for (const block_grant& g : plan.grants) {
     auto& table = slots_.at(g.slot).table;
     const auto first = static_cast<std::size_t>(g.first_block); // a grant may also replace what the slot has
@@ -124,7 +124,12 @@ void world::follow(const step_plan& plan) {
   bool prefills = false;
   std::int32_t tokens = 0;
   for (const work_item& item : plan.items) {
-    slots_.at(item.slot).planned = item.first_position + item.token_count;
+    followed_slot& slot = slots_.at(item.slot);
+    const bool known = slot.last_draw < sent_.front().step;
+    promise(scene_.stages == 1 || item.kind == work_kind::prefill || known, "in a pipeline a sequence waits for its last draw");
+    if (scene_.stages > 1 && plan.step > sent_.front().step && item.kind != work_kind::prefill) ++seen_.overlapped;
+    if (item.sample) slot.last_draw = plan.step;
+    slot.planned = item.first_position + item.token_count;
     prefills = prefills || item.kind == work_kind::prefill;
     tokens += item.token_count;
   }
@@ -142,9 +147,11 @@ void world::settle(const step_plan& plan, const step_result& result) {
     const slot_output& out = result.outputs[i];
     const bool verifies = item.kind == work_kind::verify;
     if ((!verifies && item.propose == 0) || out.numeric_fault) continue;
+    const auto slot = slots_.find(item.slot);
+    if (slot == slots_.end() || slot->second.opened > plan.step) continue; // another sequence's by now
     const auto drawn = static_cast<std::int32_t>(out.tokens.size());
     const std::int32_t rows = item.first_position + (verifies ? drawn : item.token_count) + static_cast<std::int32_t>(out.proposals.size());
-    slots_.at(item.slot).table.resize(static_cast<std::size_t>(blocks_for(rows, scene_.device.block_size)));
+    slot->second.table.resize(static_cast<std::size_t>(blocks_for(rows, scene_.device.block_size)));
     if (!verifies) continue;
     seen_.accepted += static_cast<std::uint64_t>(drawn) - 1;
     seen_.rejected += static_cast<std::uint64_t>(item.token_count - drawn);
@@ -221,7 +228,7 @@ void world::suspect(const device_pointer& d) {
 
 void world::replace() {
   const bool no_step = completed_ == std::exchange(completed_before_, completed_);
-  const bool barren = no_step && (!was_up_ || registry_.in_engine() > 0);
+  const bool barren = no_step && (!was_up_ || registry_.load(0) > 0);
   if (policy_.allow(queue_.now(), barren)) return start_device();
   note("supervisor gives up");
   ++seen_.escalations;

@@ -79,7 +79,7 @@ void world::admit(request_id id) {
     return end_with_error(id, sequences.failure());
   }
   auto opened = actors::describe(request, std::move(prompts), sequences->front().stop);
-  registry_.enter_engine(id, queue_.now());
+  registry_.enter_engine(id, 0, queue_.now());
   note("gateway admits", id, sequences->size());
   detokenizer_.send([this, opened] { open(opened); });
   scheduler_.send([this, added = *sequences] { add_sequences(added); });

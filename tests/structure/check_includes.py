@@ -16,7 +16,7 @@ RULES = {
     "simulation": ({"core", "kvcache", "scheduler"}, set()),
     "device": ({"core"}, {"cuda"}),
     "kernels": ({"core", "device"}, {"cuda"}),
-    "transport/collective": ({"core", "device"}, {"nccl", "cuda", "boost"}),
+    "transport/collective": ({"core", "device"}, {"nccl", "cuda"}),
     "models": ({"core", "device", "kernels", "transport/collective"}, set()),
     "transport/http": ({"core"}, {"boost"}),
     "telemetry": ({"core"}, {"prometheus"}),

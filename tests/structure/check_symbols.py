@@ -10,9 +10,9 @@ import sys
 
 OWNERS = {
     "CAF": (re.compile(r"\bcaf::"), {"actors"}),
-    "Boost": (re.compile(r"\bboost::"), {"transport", "apps"}),
-    "CUDA": (re.compile(r"\b(cuda[A-Z]\w+|cublas\w+)"), {"device", "kernels", "transport"}),
-    "NCCL": (re.compile(r"\bnccl[A-Z]\w+"), {"transport"}),
+    "Boost": (re.compile(r"\bboost::"), {"transport_http", "apps"}),
+    "CUDA": (re.compile(r"\b(cuda[A-Z]\w+|cublas\w+)"), {"device", "kernels", "transport_collective"}),
+    "NCCL": (re.compile(r"\bnccl[A-Z]\w+"), {"transport_collective"}),
     "prometheus-cpp": (re.compile(r"\bprometheus::"), {"telemetry"}),
     "nlohmann-json": (re.compile(r"\bnlohmann::"), {"core"}),
     "PCRE2": (re.compile(r"\bpcre2_\w+"), {"tokenizer"}),

@@ -42,6 +42,37 @@ TEST(Metrics, EverySeriesExistsAtZeroBeforeTheFirstEvent) {
   EXPECT_EQ(text.at("troupe_time_to_first_token_seconds_bucket{model=\"tiny\",le=\"+Inf\"}"), 0);
 }
 
+TEST(Metrics, GroupsAndRanksHaveSeriesOfTheirOwnAndSumUpInTheRest) {
+  std::vector<std::string> lines;
+  metrics subject("tiny", "1", [&](std::string_view line) { lines.emplace_back(line); }, {2, 3});
+  subject.set_engine(0, {1, 2, 10, 3, 4});
+  subject.set_engine(1, {5, 0, 10, 1, 0});
+  subject.set_group(1, true, 4);
+  subject.group_restarted(1);
+  subject.moved(2);
+  subject.rank_step(1, 2, {2 * ms, 1 * ms, 500'000, 250'000});
+  const auto text = read_exposition(subject.render());
+  EXPECT_EQ(text.at("troupe_requests_running{model=\"tiny\"}"), 6);
+  EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"free\"}"), 12);
+  EXPECT_EQ(text.at("troupe_group_sequences{model=\"tiny\",replica=\"0\"}"), 3);
+  EXPECT_EQ(text.at("troupe_group_up{model=\"tiny\",replica=\"0\"}"), 0);
+  EXPECT_EQ(text.at("troupe_group_up{model=\"tiny\",replica=\"1\"}"), 1);
+  EXPECT_EQ(text.at("troupe_group_epoch{model=\"tiny\",replica=\"1\"}"), 4);
+  EXPECT_EQ(text.at("troupe_group_restarts_total{model=\"tiny\",replica=\"1\"}"), 1);
+  EXPECT_EQ(text.at("troupe_device_restarts_total{model=\"tiny\"}"), 1);
+  EXPECT_EQ(text.at("troupe_moved_sequences_total{model=\"tiny\"}"), 2);
+  const std::string rank = "{model=\"tiny\",rank=\"2\",replica=\"1\"}";
+  EXPECT_EQ(text.at("troupe_rank_step_seconds_count" + rank), 1);
+  EXPECT_DOUBLE_EQ(text.at("troupe_rank_lag_seconds_total" + rank), 0.001);
+  EXPECT_DOUBLE_EQ(text.at("troupe_rank_collective_wait_seconds_total" + rank), 0.0005);
+  EXPECT_DOUBLE_EQ(text.at("troupe_rank_collective_move_seconds_total" + rank), 0.00025);
+  EXPECT_TRUE(lines.empty());
+  subject.rank_step(2, 0, {});
+  subject.rank_step(0, 3, {});
+  subject.set_group(-1, true, 0);
+  EXPECT_EQ(read_exposition(subject.render()).at("troupe_invalid_statistics_total"), 3);
+}
+
 TEST(Metrics, SeriesDoNotAppearLater) {
   quiet_metrics m;
   const auto before = m.read();
@@ -51,11 +82,9 @@ TEST(Metrics, SeriesDoNotAppearLater) {
   m.subject.tokens(10, 4, 5);
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(1);
-  m.subject.device_restarted();
-  m.subject.kept_weights(100, 1, 2);
-  m.subject.keeper_restarted();
+  m.subject.group_restarted(0);
   m.subject.numeric_fault();
-  m.subject.set_engine({1, 2, 10, 3, 4});
+  m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
   m.subject.http_request("/v1/completions", 200);
   m.subject.slow_reader_dropped();
@@ -71,12 +100,9 @@ TEST(Metrics, EventsLandInTheirOwnSeries) {
   m.subject.tokens(0, 7, 0);
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(2);
-  m.subject.device_restarted();
-  m.subject.kept_weights(100, 1, 2);
-  m.subject.kept_weights(50, 0, 3);
-  m.subject.keeper_restarted();
+  m.subject.group_restarted(0);
   m.subject.numeric_fault();
-  m.subject.set_engine({1, 2, 10, 3, 4});
+  m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
   m.subject.http_request("/v1/completions", 200);
   m.subject.slow_reader_dropped();
@@ -246,14 +272,14 @@ TEST(Metrics, ClocksThatRanBackwardsDoNotMakeHugeLatencies) {
 
 TEST(Metrics, ImpossibleEngineStateIsClampedToThePool) {
   quiet_metrics m;
-  m.subject.set_engine({-1, -2, 10, 12, 5});
+  m.subject.set_engine(0, {-1, -2, 10, 12, 5});
   auto text = m.read();
   EXPECT_EQ(text.at("troupe_requests_running{model=\"tiny\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"used\"}"), 10);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"cached\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_blocks{model=\"tiny\",state=\"free\"}"), 0);
   EXPECT_EQ(text.at("troupe_kv_usage_ratio{model=\"tiny\"}"), 1);
-  m.subject.set_engine({}); // no pool: 0 / 0 is 0, not NaN
+  m.subject.set_engine(0, {}); // no pool: 0 / 0 is 0, not NaN
   text = m.read();
   EXPECT_EQ(text.at("troupe_kv_usage_ratio{model=\"tiny\"}"), 0);
 }
@@ -292,7 +318,7 @@ TEST(Metrics, ScrapesUnderWayWhileManyThreadsReportStayConsistent) {
       for (int i = 0; i < rounds; ++i) {
         m.subject.tokens(3, 1, 3);
         m.subject.first_token(static_cast<std::uint64_t>(i) * 1000);
-        m.subject.set_engine({i, 0, 100, i % 50, 50});
+        m.subject.set_engine(0, {i, 0, 100, i % 50, 50});
         m.subject.http_request("/health", 200);
       }
     });

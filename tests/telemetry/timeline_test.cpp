@@ -165,5 +165,28 @@ TEST(timeline, counts_rows_and_tokens_of_a_plan) {
   EXPECT_EQ(record.prefill_tokens, 17);
 }
 
+TEST_F(timeline_test, replicas_have_rows_and_gaps_of_their_own_and_late_ranks_are_drawn) {
+  const auto start = now();
+  {
+    timeline line(path_, 2);
+    for (std::int32_t replica : {0, 1}) {
+      step_record record = record_of(1, start + 2000, 1, 0);
+      record.replica = replica;
+      line.step(record, {0, 1000, 0, 0, start + 1000, 0, {}});
+    }
+    step_record record = record_of(1, start + 2000, 1, 0);
+    record.replica = 1;
+    line.rank_late(record, 3, start + 2000, start + 2500);
+    EXPECT_EQ(line.idle().steps, 0U) << "each replica's first step";
+  }
+  auto trace = read_trace(path_);
+  EXPECT_EQ(trace["replica 0: compute"].size(), 1U);
+  EXPECT_EQ(trace["replica 1: compute"].size(), 1U);
+  ASSERT_EQ(trace["replica 1: ranks that answered later than the first"].size(), 1U);
+  const value& late = trace["replica 1: ranks that answered later than the first"].front();
+  EXPECT_EQ(late.find("name")->as_string(), "rank 3 late");
+  EXPECT_EQ(late.find("args")->find("rank")->as_int(), 3);
+}
+
 } // namespace
 } // namespace troupe::telemetry

@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
@@ -60,7 +62,7 @@ TEST_F(trace_file_test, events_come_out_as_the_format_wants_them) {
   {
     trace_file trace(path_, [](std::uint64_t dropped) { return "{\"dropped\":" + std::to_string(dropped) + "}"; });
     const std::uint64_t start = now() + 5'000'000;
-    trace.span(trace_track::compute, "decode", start, start + 1'234'567, {{"step", 7}});
+    trace.span({trace_track::compute}, "decode", start, start + 1'234'567, {{"step", 7}});
     trace.phase(3, "queued", true, start);
     trace.phase(3, "queued", false, start + 1000);
     trace.mark("device lost", start);
@@ -82,7 +84,7 @@ TEST_F(trace_file_test, any_bytes_may_be_a_name) {
                                           "bad \xff\xfe utf-8",        "]}{\"traceEvents\":[",          "\xf0\x9f\x98\x80"};
   {
     trace_file trace(path_);
-    for (const auto& n : names) trace.span(trace_track::compute, n, 1, 2);
+    for (const auto& n : names) trace.span({trace_track::compute}, n, 1, 2);
   }
   const auto all = events();
   ASSERT_EQ(all.size(), names.size());
@@ -100,7 +102,7 @@ TEST_F(trace_file_test, the_file_is_whole_after_each_writing_and_after_a_kill) {
     trace_file trace(path_, [](std::uint64_t) { return std::string("{}"); },
                      {std::size_t{1} << 20, std::size_t{1} << 30, std::chrono::milliseconds(1)});
     for (std::int64_t i = 0;; ++i) {
-      trace.span(trace_track::compute, "span", now(), now(), {{"i", i}});
+      trace.span({trace_track::compute}, "span", now(), now(), {{"i", i}});
       if (i % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -119,7 +121,7 @@ TEST_F(trace_file_test, memory_and_file_are_bounded_and_the_rest_is_counted) {
   std::uint64_t written = 0, dropped = 0;
   {
     trace_file trace(path_, {}, {4096, 100'000, std::chrono::milliseconds(2)});
-    for (std::uint64_t i = 0; i < kEvents; ++i) trace.span(trace_track::deliver, "span", i, i + 1);
+    for (std::uint64_t i = 0; i < kEvents; ++i) trace.span({trace_track::deliver}, "span", i, i + 1);
     trace.flush();
     written = trace.written();
     dropped = trace.dropped();
@@ -128,6 +130,29 @@ TEST_F(trace_file_test, memory_and_file_are_bounded_and_the_rest_is_counted) {
   EXPECT_EQ(written + dropped, kEvents);
   EXPECT_EQ(events().size(), written);
   EXPECT_LT(std::filesystem::file_size(path_), 101'000U);
+}
+
+TEST_F(trace_file_test, memory_that_runs_out_while_writing_costs_those_events_alone) {
+  std::atomic<bool> full{false};
+  {
+    trace_file trace(path_, [&](std::uint64_t) { return full ? throw std::bad_alloc() : std::string("{}"); });
+    trace.mark("before", now());
+    trace.flush();
+    full = true;
+    trace.mark("lost", now());
+    trace.mark("lost", now());
+    trace.flush();
+    EXPECT_EQ(trace.dropped(), 2U);
+    EXPECT_EQ(events().size(), 1U);
+    full = false;
+    trace.mark("after", now());
+    trace.flush();
+    EXPECT_EQ(trace.written(), 2U);
+    full = true; // the last writing, by the destructor
+  }
+  const auto all = events();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].find("name")->as_string(), "after");
 }
 
 TEST_F(trace_file_test, threads_may_add_at_once) {

@@ -1,5 +1,6 @@
-// A device process over the fake device, for tests of serving with a child process.
-//   fake_worker [--step-us N] [--poison T] [--fail-start] [--abort-on T] --parent-port N --token T
+// A device process over the fake device, for tests of serving with child processes; in a group of several, a fake rank.
+//   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--slow-start-ms N] --parent-port N
+//     --abort-on and --slow-start-ms are of rank R alone
 //   fake_worker --serve FILE     serves with a child of its own, writes its process id to FILE, waits to be killed
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 
 #include "actors/serving.hpp"
 #include "tests/actors/fake_device.hpp"
+#include "tests/actors/fake_group.hpp"
 #include "tests/actors/fake_tokenizer.hpp"
 
 namespace {
@@ -38,6 +40,8 @@ struct worker_options {
   int step_us = 0;
   int poison = -1;
   int abort_on = -1;
+  int rank = 0;
+  int slow_start_ms = 0;
   bool fail_start = false;
   bool exit_at_once = false;
   int port = 0;
@@ -52,6 +56,8 @@ worker_options read_options(int argc, char** argv) {
     if (name == "--step-us") o.step_us = std::stoi(next());
     if (name == "--poison") o.poison = std::stoi(next());
     if (name == "--abort-on") o.abort_on = std::stoi(next());
+    if (name == "--rank") o.rank = std::stoi(next());
+    if (name == "--slow-start-ms") o.slow_start_ms = std::stoi(next());
     if (name == "--fail-start") o.fail_start = true;
     if (name == "--exit-at-once") o.exit_at_once = true;
     if (name == "--parent-port") o.port = std::stoi(next());
@@ -81,8 +87,19 @@ int main(int argc, char** argv) {
   faults->step_us = o.step_us;
   faults->poison = o.poison;
   faults->starts_to_fail = o.fail_start ? 1 : 0;
-  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), [&] {
-    std::unique_ptr<step_executor> device = std::make_unique<test::fake_device>(test::small_device(), faults);
-    return o.abort_on < 0 ? std::move(device) : std::make_unique<aborting_device>(std::move(device), o.abort_on);
-  });
+  auto group = std::make_shared<test::group_faults>();
+  group->rank = o.rank;
+  group->slow_start_ms = o.slow_start_ms;
+  const auto make = [&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
+    group->replica = place.replica; // of all replicas
+    std::unique_ptr<step_executor> device;
+    if (place.size == 1) {
+      device = std::make_unique<test::fake_device>(test::small_device(), faults);
+    } else {
+      device = std::make_unique<test::fake_rank>(place, place.size - 1, test::small_device(), faults, group, publish);
+    }
+    if (o.abort_on >= 0 && place.rank == o.rank) device = std::make_unique<aborting_device>(std::move(device), o.abort_on);
+    return device;
+  };
+  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), make);
 }

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   }
   metrics subject("demo \"quoted\"", "0.0.0");
   subject.set_ready(true);
-  subject.set_engine({2, 3, 100, 40, 25});
+  subject.set_engine(0, {2, 3, 100, 40, 25});
   for (int round = 0; round < rounds; ++round) {
     subject.tokens(12, 0, 4);
     subject.first_token(40 * ms);

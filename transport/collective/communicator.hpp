@@ -59,12 +59,17 @@ class communicator {
 
   // Each element becomes the sum over all ranks, added up in the order of ranks in f32: the same bits on every rank. In place.
   virtual void all_reduce(collective_buffer data, collective_stream stream = nullptr) = 0;
-  // all: [size][mine.count].
+  // all: [size][mine.count]; `mine` may lie in it at its own place.
   virtual void all_gather(collective_buffer mine, collective_buffer all, collective_stream stream = nullptr) = 0;
   virtual void broadcast(collective_buffer data, int root, collective_stream stream = nullptr) = 0;
-  // Messages between two ranks arrive in order; sizes must agree. A host's send may return before the peer has received.
+  // Messages between two ranks arrive in order, also among the collectives of both; sizes must agree. A host's send may return before the
+  // peer has received, as far as there is room: two ranks that both send much before they receive wait for each other.
   virtual void send(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
   virtual void receive(collective_buffer data, int peer, collective_stream stream = nullptr) = 0;
+
+  // Returns when all work queued on `stream` is done, watching over the peers meanwhile: throws collective_error when that takes longer
+  // than the deadline or a peer is found lost. On the host there is nothing to wait for.
+  virtual void wait(collective_stream /*stream*/) {}
 
   virtual void abort(std::string_view reason) noexcept = 0;
   virtual collective_times take_times() = 0;

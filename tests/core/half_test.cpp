@@ -1,4 +1,4 @@
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 
 #include <bit>
 

@@ -1,0 +1,43 @@
+// What /proc says about other processes.
+#pragma once
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <fstream>
+#include <string>
+
+namespace troupe::test {
+
+// The state letter of /proc, or 0 when there is no such process.
+inline char process_state(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return 0;
+  const auto name_end = line.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
+inline bool gone(int pid) {
+  const char state = process_state(pid);
+  return state == 0 || state == 'X';
+}
+inline bool gone_or_zombie(int pid) { return gone(pid) || process_state(pid) == 'Z'; }
+
+inline int children_of_this_process() {
+  int count = 0;
+  DIR* proc = opendir("/proc");
+  while (const dirent* entry = readdir(proc)) {
+    if (std::isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
+    std::ifstream stat(std::string("/proc/") + entry->d_name + "/stat");
+    std::string line;
+    if (!std::getline(stat, line)) continue;
+    std::size_t at = line.rfind(')');
+    if (at != std::string::npos && std::stoi(line.substr(at + 4)) == getpid()) ++count;
+  }
+  closedir(proc);
+  return count;
+}
+
+} // namespace troupe::test

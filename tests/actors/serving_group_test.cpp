@@ -1,0 +1,222 @@
+// Groups of several ranks in this process: every rank gets every plan, and a rank that fails in any way takes its group along, not the work.
+#include <chrono>
+
+#include "tests/actors/group_fixture.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+using test::eventually;
+
+class serving_group_test : public test::group_test, public ::testing::WithParamInterface<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+  // Runs load while `fault` strikes each rank in turn; the group must be formed anew each time and every stream be the reference.
+  template <class F>
+  void strike_every_rank(F fault) {
+    options.max_restarts = 100;
+    faults->step_us = 300;
+    shape(ranks());
+    start_group();
+    for (int rank = 0; rank < ranks(); ++rank) {
+      group->rank = rank;
+      fault();
+      submit_texts(6, 40);
+      expect_texts(40);
+      EXPECT_EQ(metric("troupe_group_restarts_total"), rank + 1) << log();
+    }
+    EXPECT_EQ(metric("troupe_requests_total", "failed"), 0);
+    expect_idle();
+  }
+};
+
+TEST_P(serving_group_test, every_rank_gets_every_plan_and_the_leader_speaks) {
+  shape(ranks());
+  start_group();
+  submit_texts(20, 60);
+  expect_texts(60);
+  expect_idle();
+  const std::int64_t steps = group->steps[0][0];
+  EXPECT_GT(steps, 60);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    EXPECT_TRUE(eventually([&] { return group->steps[0][rank] == group->steps[0][0]; }));
+    EXPECT_TRUE(eventually([&] { return rank_metric("troupe_rank_step_seconds_count", rank) == static_cast<double>(steps); }));
+    EXPECT_NEAR(rank_metric("troupe_rank_collective_wait_seconds_total", rank), static_cast<double>(steps) * 1e-6, 1e-7);
+  }
+  EXPECT_EQ(group_metric("troupe_group_up", 0), 1);
+  server->stop();
+  EXPECT_EQ(group->gone, ranks());
+}
+
+TEST_P(serving_group_test, a_rank_that_fails) {
+  strike_every_rank([&] { group->fail_in = 7; });
+}
+
+TEST_P(serving_group_test, a_rank_that_fails_in_the_first_step) {
+  strike_every_rank([&] { group->fail_in = 0; });
+}
+
+TEST_P(serving_group_test, a_rank_that_stands_still_is_missed_by_the_others) {
+  if (ranks() == 1) GTEST_SKIP() << "alone it is missed by the step deadline";
+  group->barrier_limit = 200ms;
+  shape(ranks());
+  start_group();
+  group->rank = ranks() - 1;
+  group->hang_in = 5;
+  submit_texts(6, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 1) << log();
+  EXPECT_NE(log().find("in time"), std::string::npos) << log();
+}
+
+TEST_P(serving_group_test, a_rank_that_stands_still_while_all_wait_is_noticed_by_the_step_deadline) {
+  options.step_deadline = 400ms;
+  shape(ranks());
+  start_group();
+  group->rank = ranks() - 1;
+  group->hang_in = 5;
+  submit_texts(6, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 1) << log();
+}
+
+TEST_P(serving_group_test, a_rank_whose_answer_does_not_come_is_late) {
+  if (ranks() == 1) GTEST_SKIP() << "late is later than others";
+  options.rank_deadline = 300ms;
+  shape(ranks());
+  start_group();
+  for (int rank : {0, ranks() - 1}) { // one that only acknowledges, and the leader
+    group->rank = rank;
+    group->late_in = 5;
+    const auto began = std::chrono::steady_clock::now();
+    submit_texts(4, 40);
+    expect_texts(40);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 20s) << "not by the step deadline";
+    EXPECT_NE(log().find("rank " + std::to_string(rank) + ": no answer"), std::string::npos) << log();
+  }
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 2) << log();
+}
+
+TEST_P(serving_group_test, a_slow_rank_is_told_and_not_replaced) {
+  shape(ranks());
+  start_group();
+  group->rank = ranks() - 1;
+  group->slow_us = 2000;
+  submit_texts(4, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 0);
+  EXPECT_GE(rank_metric("troupe_rank_step_seconds_sum", ranks() - 1), 0.08);
+}
+
+TEST_P(serving_group_test, requests_that_kill_devices_are_quarantined_alone) {
+  options.max_restarts = 10;
+  faults->poison = 'Z';
+  shape(ranks());
+  start_group();
+  submit_texts(5, 60);
+  auto poisoned = submit(request("Z", 60));
+  ASSERT_TRUE(poisoned->wait());
+  EXPECT_TRUE(poisoned->failed);
+  expect_texts(60);
+  EXPECT_EQ(metric("troupe_requests_total", "failed"), 1);
+}
+
+TEST_P(serving_group_test, a_group_that_is_lost_too_often_is_given_up) {
+  options.max_restarts = 1;
+  faults->poison = 'Z';
+  shape(ranks());
+  start_group();
+  for (int i = 0; i < 4; ++i) submit(request("Z" + std::to_string(i), 10));
+  for (auto& sink : sinks) {
+    ASSERT_TRUE(sink->wait());
+    EXPECT_TRUE(sink->failed);
+  }
+  EXPECT_TRUE(eventually([&] { return !server->status().live; }));
+}
+
+TEST_P(serving_group_test, a_rank_that_does_not_start_again_is_tried_again) {
+  shape(ranks());
+  start_group();
+  group->rank = ranks() - 1;
+  group->starts_to_fail = 2;
+  group->fail_in = 5;
+  submit_texts(4, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 3) << log();
+  EXPECT_NE(log().find("does not start"), std::string::npos) << log();
+}
+
+TEST_P(serving_group_test, a_rank_that_starts_slowly_is_waited_for) {
+  group->rank = ranks() - 1;
+  group->slow_start_ms = 400;
+  shape(ranks());
+  start_group();
+  submit_texts(2, 20);
+  expect_texts(20);
+}
+
+TEST_P(serving_group_test, a_rank_that_is_not_ready_in_time_is_an_error_of_start) {
+  options.start_deadline = 200ms;
+  group->rank = ranks() - 1;
+  group->slow_start_ms = 1000;
+  shape(ranks());
+  EXPECT_THROW(start_group(), std::runtime_error);
+}
+
+TEST_P(serving_group_test, ranks_with_different_limits_are_refused) {
+  if (ranks() == 1) GTEST_SKIP() << "one rank agrees with itself";
+  group->rank = ranks() - 1;
+  group->other_limits = true;
+  shape(ranks());
+  try {
+    start_group();
+    FAIL() << "started";
+  } catch (const std::runtime_error& e) {
+    EXPECT_NE(std::string(e.what()).find("rank " + std::to_string(ranks() - 1) + " has other limits"), std::string::npos) << e.what();
+  }
+}
+
+TEST_P(serving_group_test, the_smallest_pool_counts) {
+  group->rank = ranks() - 1;
+  group->missing_blocks = 200;
+  shape(ranks());
+  start_group();
+  submit_texts(12, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_kv_blocks", "free") + metric("troupe_kv_blocks", "cached"), device.num_blocks - 200);
+  EXPECT_EQ(server->model().max_model_len, (device.num_blocks - 200) * device.block_size);
+}
+
+TEST_P(serving_group_test, more_plans_in_flight_change_no_token) {
+  options.plans_in_flight = 4;
+  group->fail_in = 9;
+  shape(ranks());
+  start_group();
+  submit_texts(10, 60);
+  expect_texts(60);
+}
+
+TEST_P(serving_group_test, stops_while_every_rank_is_busy) {
+  faults->step_us = 3000;
+  shape(ranks());
+  start_group();
+  submit_texts(4, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(2));
+  server->stop();
+  EXPECT_EQ(group->gone, ranks());
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, serving_group_test, ::testing::Values(1, 2, 4));
+
+TEST(group_options, a_leader_outside_the_group_is_refused) {
+  actors::serving_options options;
+  options.group_size = 2;
+  options.leader = 2;
+  actors::serving_parts parts;
+  parts.tokens = std::make_shared<const test::byte_tokenizer>();
+  EXPECT_THROW(actors::serving::start(options, std::move(parts)), std::runtime_error);
+}
+
+} // namespace
+} // namespace troupe

@@ -1,0 +1,145 @@
+#include "models/shard.hpp"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "core/error.hpp"
+#include "kernels/linear.hpp"
+#include "tests/models/group_testing.hpp"
+
+namespace troupe {
+namespace {
+
+using ::testing::HasSubstr;
+
+rank_context place(int tp_rank, int tp_size, int stage = 0, int stages = 1) { return {tp_rank, tp_size, stage, stages, nullptr, nullptr}; }
+
+std::string refusal(const model_config& config, int tp_size, int stages) {
+  try {
+    check_shards(config, tp_size, stages);
+    return {};
+  } catch (const load_error& e) {
+    return e.what();
+  }
+}
+
+TEST(shard, ratios_that_cannot_work_are_refused_with_the_numbers) {
+  model_config config = test::small_config(); // 4 heads, 2 KV heads, 80 wide, 4 layers
+  for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {4, 1}, {1, 4}, {4, 4}}) EXPECT_EQ(refusal(config, tp, pp), "");
+  EXPECT_EQ(refusal(config, 3, 1), "4 attention heads cannot be shared out evenly over 3 tensor parallel ranks");
+  EXPECT_EQ(refusal(config, 8, 1), "4 attention heads cannot be shared out evenly over 8 tensor parallel ranks");
+  EXPECT_EQ(refusal(config, 1, 5), "4 layers are too few for 5 pipeline stages");
+  EXPECT_THAT(refusal(config, 0, 1), HasSubstr("0 tensor parallel ranks"));
+  EXPECT_THAT(refusal(config, 1, -1), HasSubstr("-1 stages"));
+  config.intermediate_size = 82;
+  EXPECT_EQ(refusal(config, 4, 1), "an intermediate width of 82 cannot be cut evenly over 4 tensor parallel ranks");
+  config = test::small_config();
+  config.num_heads = 12;
+  config.num_kv_heads = 6;
+  EXPECT_EQ(refusal(config, 4, 1), "6 KV heads can be neither split nor repeated evenly over 4 tensor parallel ranks");
+}
+
+TEST(shard, a_block_of_a_quantised_matrix_is_never_cut) {
+  model_config config = test::small_config();
+  config.hidden_size = 96;
+  config.head_dim = 48; // 192 columns of output: 96 for each of two ranks, 48 for each of four
+  config.intermediate_size = 128;
+  const model_weights weights = make_dummy_weights(config, dtype::q4_0, 1);
+  EXPECT_NO_THROW(shard_weights(weights, place(1, 2)));
+  try {
+    shard_weights(weights, place(3, 4));
+    FAIL() << "a block was cut";
+  } catch (const load_error& e) {
+    EXPECT_STREQ(e.what(), "layer 0, output projection: 192 columns are 48 for each of 4 tensor parallel ranks, no whole number of Q4_0 blocks "
+                           "of 32");
+  }
+}
+
+TEST(shard, every_element_belongs_to_one_rank_and_is_not_copied) {
+  model_config config = test::small_config();
+  config.query_key_value_bias = config.output_bias = config.query_key_norm = true;
+  const model_weights whole = make_dummy_weights(config, dtype::f32, 1);
+  const auto row_of = [](const weight_view& view, std::int64_t row) {
+    std::vector<float> out(static_cast<std::size_t>(view.columns));
+    cpu::dequantise_row(view, row, out.data());
+    return out;
+  };
+  const layer_weights& from = whole.layers[1];
+  for (int rank = 0; rank < 2; ++rank) {
+    const model_weights mine = shard_weights(whole, place(rank, 2));
+    const layer_weights& to = mine.layers[1];
+    ASSERT_EQ(to.query.rows, 24);
+    EXPECT_EQ(to.query.data, from.query.row(24 * rank)); // heads 2 rank, 2 rank + 1
+    ASSERT_EQ(to.key.rows, 12);
+    EXPECT_EQ(to.key.data, from.key.row(12 * rank));
+    EXPECT_EQ(to.value.data, from.value.row(12 * rank));
+    EXPECT_EQ(to.gate.data, from.gate.row(40 * rank));
+    EXPECT_EQ(to.up.data, from.up.row(40 * rank));
+    for (std::int64_t row = 0; row < config.hidden_size; ++row) {
+      const auto offset = static_cast<std::size_t>(rank);
+      EXPECT_EQ(row_of(to.output, row), test::part_of_row(row_of(from.output, row), offset * 24, 24));
+      EXPECT_EQ(row_of(to.down, row), test::part_of_row(row_of(from.down, row), offset * 40, 40));
+    }
+    EXPECT_EQ(to.query_bias, test::part_of_row(from.query_bias, static_cast<std::size_t>(rank) * 24, 24));
+    EXPECT_EQ(to.key_bias, test::part_of_row(from.key_bias, static_cast<std::size_t>(rank) * 12, 12));
+    EXPECT_EQ(to.output_bias, rank == 0 ? from.output_bias : std::vector<float>());
+    EXPECT_EQ(to.query_norm, from.query_norm);
+    EXPECT_EQ(mine.embedding.data, whole.embedding.row(102 * rank)); // 203 ids: 102 and 101
+    EXPECT_EQ(mine.embedding.rows, 102 - rank);
+    EXPECT_EQ(mine.head.rows, 102 - rank);
+  }
+}
+
+TEST(shard, ranks_beyond_the_kv_heads_repeat_them) {
+  const model_weights whole = make_dummy_weights(test::small_config(), dtype::f32, 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    const model_weights mine = shard_weights(whole, place(rank, 4));
+    EXPECT_EQ(mine.config.num_heads, 1);
+    EXPECT_EQ(mine.config.num_kv_heads, 1);
+    EXPECT_EQ(mine.layers[0].key.data, whole.layers[0].key.row(12 * (rank / 2)));
+  }
+}
+
+TEST(shard, a_stage_has_its_layers_and_the_ends_of_the_model_are_at_the_ends) {
+  model_config config = test::small_config();
+  config.num_layers = 5;
+  config.sliding_window = 4;
+  config.first_sliding_layer = 3;
+  config.tied_head = true;
+  const model_weights whole = make_dummy_weights(config, dtype::f32, 1);
+  const std::vector<std::pair<std::int32_t, std::int32_t>> layers = {{0, 1}, {1, 2}, {3, 2}}; // first, count
+  for (int stage = 0; stage < 3; ++stage) {
+    const model_weights mine = shard_weights(whole, place(0, 1, stage, 3));
+    const auto [first, count] = layers[static_cast<std::size_t>(stage)];
+    ASSERT_EQ(mine.layers.size(), static_cast<std::size_t>(count));
+    EXPECT_EQ(mine.config.num_layers, count);
+    EXPECT_EQ(mine.layers[0].query.data, whole.layers[static_cast<std::size_t>(first)].query.data);
+    EXPECT_EQ(mine.config.first_sliding_layer, std::max(0, 3 - first));
+    EXPECT_EQ(static_cast<bool>(mine.embedding), stage == 0);
+    EXPECT_EQ(static_cast<bool>(mine.head), stage == 2);
+    EXPECT_EQ(mine.final_norm.empty(), stage != 2);
+  }
+}
+
+TEST(shard, the_vocabulary_is_padded_to_places_for_all) {
+  std::vector<std::int32_t> rows;
+  for (int rank = 0; rank < 4; ++rank) {
+    const vocab_slice slice = slice_of_vocab(5, rank, 4);
+    EXPECT_EQ(slice.places, 2);
+    rows.push_back(slice.rows);
+  }
+  EXPECT_EQ(rows, (std::vector<std::int32_t>{2, 2, 1, 0}));
+}
+
+TEST(shard, all_shards_together_are_as_large_as_the_whole_but_for_what_is_repeated) {
+  model_config config = test::small_config();
+  const model_weights whole = make_dummy_weights(config, dtype::f32, 1);
+  std::size_t total = 0;
+  for (int rank = 0; rank < 4; ++rank) total += shard_weights(whole, place(rank % 2, 2, rank / 2, 2)).total_bytes;
+  const std::size_t norms = sizeof(float) * static_cast<std::size_t>((2 * config.num_layers + 1) * config.hidden_size);
+  EXPECT_EQ(total, whole.total_bytes + norms); // each norm on two ranks
+}
+
+} // namespace
+} // namespace troupe

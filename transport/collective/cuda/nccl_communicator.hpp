@@ -1,0 +1,45 @@
+// A group of GPUs joined by NCCL, one rank a process (or thread) and GPU.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "transport/collective/communicator.hpp"
+
+namespace troupe::cuda {
+
+// ncclUniqueId as plain data: rank 0 makes it, the others are told it in a message.
+struct nccl_group_id {
+  std::array<std::uint8_t, 128> bytes{};
+};
+
+struct nccl_options {
+  std::string name = "group"; // in the messages of errors: "tp0"
+  std::string interface;      // for NCCL's sockets, see nccl_settings(); empty: NCCL's choice, for the GPUs of one machine
+  bool across_nodes = false;  // ranks on several machines
+  std::chrono::milliseconds form_deadline{20'000};
+  std::chrono::milliseconds deadline{2'000};       // of queueing a call, and of wait()
+  std::chrono::milliseconds abort_deadline{5'000}; // for NCCL to come back from an abort
+};
+
+// Whoever makes the id must live until the group has formed: NCCL listens in its process. Throws collective_error (failed), and
+// std::invalid_argument as nccl_settings() does. NCCL reads the environment once in a process, so the first options decide there; the first
+// call of this or of join_nccl_group() sets variables, and no other thread may read the environment meanwhile.
+nccl_group_id make_nccl_group_id(const nccl_options& options);
+
+// Calls queue work on the caller's stream and may be captured in a graph, which must be destroyed before the communicator. All ranks get
+// the same bits from a sum, but NCCL adds in the order of its own rings and in the type of the elements. A fault in work that is already
+// queued shows in wait(), which then aborts: queued work ends, streams and device stay usable.
+class nccl_communicator : public communicator {
+ public:
+  // NCCL did not come back from an abort in time. Nothing of it can be used or freed any more: the process must be ended.
+  virtual bool is_stuck() const = 0;
+};
+
+// On the current device of this thread. Returns when all ranks have joined and a first sum has given what it must. Throws collective_error.
+std::unique_ptr<nccl_communicator> join_nccl_group(const nccl_group_id& id, int rank, int size, const nccl_options& options);
+
+} // namespace troupe::cuda
