@@ -9,9 +9,10 @@
 
 #include "apps/device_choice.hpp"
 #include "apps/groups/links.hpp"
+#include "apps/keeper_process.hpp"
 #include "apps/number_tokenizer.hpp"
-#include "models/cpu_executor.hpp"
 #include "device/cpu/host_limits.hpp"
+#include "models/cpu_executor.hpp"
 #include "models/drafting_executor.hpp"
 #include "models/group_executor.hpp"
 #include "models/shard.hpp"
@@ -194,11 +195,12 @@ namespace {
 class executor_maker {
  public:
   executor_maker(engine_options options, std::shared_ptr<const checkpoint> source, std::shared_ptr<const checkpoint> draft,
-                 std::int32_t tokenizer_vocab)
+                 std::int32_t tokenizer_vocab, std::optional<keeper::access> keep)
       : options_(std::move(options)),
         source_(std::move(source)),
         draft_(std::move(draft)),
         tokenizer_vocab_(tokenizer_vocab),
+        keep_(std::move(keep)),
         links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
                 std::chrono::seconds(options_.start_deadline_s), call_deadline(options_)}) {}
 
@@ -212,7 +214,7 @@ class executor_maker {
     check_batch(mine);
     if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
-      return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_), options_.tensor_parallel_size,
+      return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_, {}), options_.tensor_parallel_size,
                                      options_.pipeline_parallel_size, call_deadline(options_), draft_ ? draft_weights() : nullptr);
     }
     const auto link = links_.open(place, publish);
@@ -225,7 +227,7 @@ class executor_maker {
   std::unique_ptr<step_executor> make_on_gpu(std::int32_t device, engine_options o) {
     const std::lock_guard lock(guard_);
     if (gpu_blocks_) o.num_kv_blocks = gpu_blocks_;
-    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_);
+    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, keep_);
     gpu_blocks_ = executor->info().num_blocks;
     return executor;
   }
@@ -233,7 +235,8 @@ class executor_maker {
   std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
                                              const std::shared_ptr<const model_weights>& draft, const engine_options& o,
                                              const rank_context& rank) const {
-    const cpu_executor_options options = executor_options(o, tokenizer_vocab_);
+    const bool keeps = o.keep_weights.value_or(false); // kept memory may have smaller pages: docs/keeper.md
+    const cpu_executor_options options = executor_options(o, tokenizer_vocab_, keeps ? keep_ : std::nullopt);
     return draft ? make_drafting_cpu_executor(target, draft, options, rank) : make_cpu_executor(target, options, rank);
   }
 
@@ -252,6 +255,7 @@ class executor_maker {
   const engine_options options_;
   const std::shared_ptr<const checkpoint> source_, draft_;
   const std::int32_t tokenizer_vocab_;
+  const std::optional<keeper::access> keep_;
   group_links links_;
   std::mutex guard_;
   std::shared_ptr<const model_weights> target_weights_, draft_weights_;
@@ -261,8 +265,9 @@ class executor_maker {
 } // namespace
 
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
-                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab) {
-  auto maker = std::make_shared<executor_maker>(std::move(options), std::move(source), std::move(draft), tokenizer_vocab);
+                                               std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
+                                               std::optional<keeper::access> keep) {
+  auto maker = std::make_shared<executor_maker>(std::move(options), std::move(source), std::move(draft), tokenizer_vocab, std::move(keep));
   return [maker](const actors::rank_start& place, const actors::publish_rendezvous& publish) { return maker->make(place, publish); };
 }
 
@@ -311,6 +316,12 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   }
 
   actors::serving_parts parts;
+  if (options.isolate_devices && options.keep_weights.value_or(options.device != "cpu")) {
+    const auto keeper = std::make_shared<keeper_process>(metrics);
+    serving.worker_command.push_back("--keeper");
+    serving.worker_preamble = keeper->line() + "\n";
+    parts.companion = keeper;
+  }
   parts.make_executor = make_executor
                             ? std::move(make_executor)
                             : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());

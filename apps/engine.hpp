@@ -35,7 +35,7 @@ text_side load_text_side(const checkpoint& source);
 std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
 
 // The executor of a rank; one that is called without a place is the whole group. Weights are loaded at the first call and shared by later
-// ones. `draft` may be null. Throws load_error when called, not before.
+// ones, and by later processes where `keep` names a keeper. `draft` may be null. Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
                                                std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
                                                std::optional<keeper::access> keep = {});

@@ -47,11 +47,11 @@ struct engine_options {
   std::int32_t threads = 0;                  // 0: one per core
   gpu_switches gpu;                          // but for graphs, set by the benches alone
   bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
-  std::int32_t tensor_parallel_size = 1;   // ranks that share each layer
-  std::int32_t pipeline_parallel_size = 1; // stages, each a run of layers
-  std::int32_t data_parallel_size = 1;     // groups of such ranks, each with the whole model
+  std::int32_t tensor_parallel_size = 1;     // ranks that share each layer
+  std::int32_t pipeline_parallel_size = 1;   // stages, each a run of layers
+  std::int32_t data_parallel_size = 1;       // groups of such ranks, each with the whole model
   bool isolate_devices = false;
-  bool keep_weights = true; // with isolate_devices: beyond the device's process
+  std::optional<bool> keep_weights; // beyond devices' own processes; none: those of GPUs
   bool prefix_caching = true;
   std::string speculative_method = "off"; // off | ngram | draft
   std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file

@@ -22,12 +22,14 @@ struct worker_options {
 int work(const worker_options& o) {
   engine_options engine = o.engine;
   engine.isolate_devices = true;
+  std::optional<keeper::access> keep;
+  if (o.keeper) keep = {read_keeper_line(), [](const std::string& line) { spdlog::info("{}", line); }};
   actors::executor_factory factory; // made when this process is told its rank: until then its parent waits to hear from it
   return actors::run_device_worker(o.parent_port, [&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     if (!factory) {
       auto source = open_source(engine);
       const text_side text = load_text_side(*source);
-      factory = make_executor_factory(engine, source, open_draft_model(engine, *text.tokens), text.tokens->vocab_size());
+      factory = make_executor_factory(engine, source, open_draft_model(engine, *text.tokens), text.tokens->vocab_size(), keep);
     }
     return factory(place, publish);
   });

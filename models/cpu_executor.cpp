@@ -28,8 +28,8 @@ std::uint64_t now_ns() {
 class cpu_executor final : public step_executor {
  public:
   cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const executor_info& info,
-               const rank_context& rank)
-      : info_(info), rank_(rank), slots_(info), draws_(rank, info.max_num_seqs), model_(std::move(weights), shape, rank) {
+               const rank_context& rank, const std::optional<keeper::access>& keep)
+      : info_(info), rank_(rank), slots_(info), draws_(rank, info.max_num_seqs), model_(std::move(weights), shape, rank, keep) {
     if (rank_.leader()) sampler_.emplace(model_, info.vocab_size);
     const std::size_t rows = static_cast<std::size_t>(info.max_batched_tokens);
     tokens_.reserve(rows);
@@ -168,7 +168,7 @@ class cpu_executor final : public step_executor {
 // The plan that all ranks of the group can follow: each with its own memory, all with the fewest blocks that any has room for.
 executor_plan agreed_plan(const model_weights& mine, cpu_executor_options options, const rank_context& rank) {
   try {
-    executor_plan plan = plan_executor(mine, options, cpu::available_memory(), rank);
+    executor_plan plan = plan_executor(mine, options, available_memory(mine, options.keep), rank);
     options.num_blocks = agree(plan.info, rank).num_blocks;
     return plan_executor(mine, options, std::nullopt, rank); // no more than was checked; others take memory by now
   } catch (const load_error& e) {
@@ -179,9 +179,10 @@ executor_plan agreed_plan(const model_weights& mine, cpu_executor_options option
 
 std::unique_ptr<step_executor> build(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options,
                                      const rank_context& rank) {
-  const executor_plan plan = rank.size() > 1 ? agreed_plan(*weights, options, rank) : plan_executor(*weights, options);
+  const executor_plan plan = rank.size() > 1 ? agreed_plan(*weights, options, rank)
+                                             : plan_executor(*weights, options, available_memory(*weights, options.keep));
   try {
-    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, rank);
+    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, rank, options.keep);
   } catch (const std::bad_alloc&) {
     throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" +
                      std::to_string(plan.info.num_blocks) + " blocks of " + std::to_string(plan.info.block_size) +

@@ -25,6 +25,7 @@ struct cpu_executor_options {
   std::optional<dtype> kv_type; // f32, f16 or bf16; none: as the weights where they are f32 or bf16, else f16
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
+  std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
 };
 

@@ -16,21 +16,6 @@ cpu::aligned_buffer<float> rows_of(std::int32_t rows, std::int64_t width) {
   return cpu::aligned_buffer<float>(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
 }
 
-cpu::linear pack(cpu::thread_pool& pool, std::initializer_list<weight_view> views, std::vector<std::vector<float>> biases = {}) {
-  const bool any = std::any_of(biases.begin(), biases.end(), [](const auto& bias) { return !bias.empty(); });
-  if (!any) biases.clear();
-  return cpu::linear({views.begin(), views.size()}, biases, &pool);
-}
-
-cpu::aligned_buffer<std::byte> copy_of(const weight_view& view) {
-  if (!view) return {};
-  const dtype_traits type = traits(view.type);
-  const std::size_t row = static_cast<std::size_t>(view.columns) / type.block_elems * type.block_bytes;
-  cpu::aligned_buffer<std::byte> bytes(row * static_cast<std::size_t>(view.rows));
-  std::copy_n(view.data, bytes.size(), bytes.data());
-  return bytes;
-}
-
 rope_table make_rope_table(const rope_config& config) {
   rope_spectrum spectrum = rope_frequencies(config);
   return {std::move(spectrum.frequencies), spectrum.magnitude};
@@ -38,7 +23,8 @@ rope_table make_rope_table(const rope_config& config) {
 
 } // namespace
 
-cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank)
+cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank,
+                     const std::optional<keeper::access>& keep)
     : weights_(std::move(weights)),
       shape_(shape),
       rank_(std::move(rank)),
@@ -59,12 +45,6 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       logits_(rows_of(shape.head_rows, rank_.leader() ? logits_stride() : 0)),
       vocab_part_(rows_of(shape.head_rows, rank_.last_stage() && rank_.tp_size > 1 ? vocab_.places : 0)) {
   std::fill_n(vocab_part_.data(), vocab_part_.size(), 0.0F); // places without an id are never written
-  if (rank_.last_stage() && vocab_.rows > 0) head_ = pack(pool_, {weights_->head});
-  layers_.reserve(weights_->layers.size());
-  for (const layer_weights& w : weights_->layers) {
-    layers_.push_back({pack(pool_, {w.query, w.key, w.value}, {w.query_bias, w.key_bias, w.value_bias}),
-                       pack(pool_, {w.output}, {w.output_bias}), pack(pool_, {w.gate, w.up}), pack(pool_, {w.down})});
-  }
 }
 
 void cpu_model::forward(const forward_batch& batch) {
@@ -74,7 +54,7 @@ void cpu_model::forward(const forward_batch& batch) {
   if (positions > rope_.size()) rope_.reserve(std::max(positions, std::min<std::int64_t>(2 * rope_.size(), config().max_position)));
   cpu::split_attention(batch.spans, config().num_heads, config().num_kv_heads, units_);
   enter(batch);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  for (std::size_t i = 0; i < packed_.layers().size(); ++i) {
     attention_block(batch, i);
     mlp_block(rows, i);
     if (batch.after_layer) batch.after_layer(hidden_.data());
@@ -100,12 +80,13 @@ void cpu_model::leave(std::int64_t rows) {
 // Each rank looks up the ids that it holds; one of them has a row, the others zeros.
 void cpu_model::embed(std::span<const token_id> tokens) {
   const std::int64_t rows = static_cast<std::int64_t>(tokens.size()), width = config().hidden_size;
-  if (rank_.tp_size == 1) return cpu::embedding(pool_, {embedding_, tokens.data(), rows, hidden_.data(), width});
+  if (rank_.tp_size == 1) return cpu::embedding(pool_, {packed_.embedding(), tokens.data(), rows, hidden_.data(), width});
   cpu::for_rows(pool_, rows, width, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const token_id token = tokens[static_cast<std::size_t>(i)];
       float* const to = hidden_.data() + i * width;
-      vocab_.holds(token) ? cpu::dequantise_row(embedding_, token - vocab_.first, to) : static_cast<void>(std::fill_n(to, width, 0.0F));
+      vocab_.holds(token) ? cpu::dequantise_row(packed_.embedding(), token - vocab_.first, to)
+                          : static_cast<void>(std::fill_n(to, width, 0.0F));
     }
   });
   add_up(rows);
@@ -141,7 +122,7 @@ void cpu_model::attention_block(const forward_batch& batch, std::size_t index) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   cpu::attention(
       pool_, {query, width, attended_.data(), query_width_, c.num_heads, scale, slides ? *c.sliding_window : 0, batch.spans, units_, kv});
-  layers_[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
+  packed_.layers()[index].output.apply(pool_, attended_.data(), query_width_, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
   add_up(rows);
 }
 
@@ -153,7 +134,7 @@ void cpu_model::mlp_block(std::int64_t rows, std::size_t index) {
                         weights_->layers[index].mlp_norm.data(), c.norm_epsilon});
   packed_.layers()[index].gate_up.apply(pool_, normed_.data(), c.hidden_size, rows, gate_up_.data(), 2 * inner);
   cpu::swiglu(pool_, {gate_up_.data(), 2 * inner, gated_.data(), inner, rows, inner});
-  layers_[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
+  packed_.layers()[index].down.apply(pool_, gated_.data(), inner, rows, hidden_.data(), c.hidden_size, rank_.tp_rank == 0);
   add_up(rows);
 }
 
@@ -166,7 +147,7 @@ const float* cpu_model::logits(std::span<const std::int32_t> rows) {
   cpu::rms_norm(
       pool_, {head_input_.data(), width, head_input_.data(), width, count, 1, width, weights_->final_norm.data(), config().norm_epsilon});
   float* const to = rank_.tp_size == 1 ? logits_.data() : vocab_part_.data();
-  if (head_) head_->apply(pool_, head_input_.data(), width, count, to, vocab_.places);
+  if (packed_.head() != nullptr) packed_.head()->apply(pool_, head_input_.data(), width, count, to, vocab_.places);
   return rank_.tp_size == 1 ? to : gather_logits(count);
 }
 

@@ -42,9 +42,10 @@ struct forward_batch {
 
 class cpu_model {
  public:
-  // Packs the weights, which are those of `rank` (models/shard.hpp), and takes all memory. Throws std::bad_alloc, std::invalid_argument
-  // for shapes that do not fit together.
-  cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank = {});
+  // Packs the weights, which are those of `rank` (models/shard.hpp), or maps what `keep` has of them, and takes all memory. Throws
+  // std::bad_alloc, std::invalid_argument for shapes that do not fit together.
+  cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank = {},
+            const std::optional<keeper::access>& keep = {});
 
   // Computes the output of every row behind the last layer that is here, and writes the rows' keys and values. Every token and block id
   // must be in range. All ranks of a group are given the same batch; throws collective_error.
@@ -60,10 +61,6 @@ class cpu_model {
   cpu::kv_storage& kv() { return kv_; }
 
  private:
-  struct layer {
-    cpu::linear qkv, output, gate_up, down;
-  };
-
   void enter(const forward_batch& batch);
   void leave(std::int64_t rows);
   void embed(std::span<const token_id> tokens);
@@ -82,8 +79,6 @@ class cpu_model {
   // Read at every step, so all of it a copy: pages of a file come late, and end the process once the file has shrunk.
   cpu_weights packed_;
   cpu::kv_storage kv_;
-  std::vector<layer> layers_;
-  std::optional<cpu::linear> head_; // none where no id is held
   std::vector<attention_unit> units_;
   std::int64_t query_width_; // heads * head_dim
   std::int64_t kv_width_;    // kv_heads * head_dim

@@ -15,11 +15,13 @@ std::size_t stored_bytes(const weight_view& view) {
 class layout {
  public:
   std::size_t stored(const weight_view& view) {
+    if (!view) return used_;
     const std::size_t at = next(stored_bytes(view));
     note("stored", view, at);
     return at;
   }
   std::size_t packed(std::initializer_list<weight_view> views) {
+    if (!*views.begin()) return used_; // a linear is there as a whole or not at all
     const std::size_t at = next(cpu::linear::packed_bytes({views.begin(), views.size()}));
     for (const weight_view& view : views) note("packed", view, at);
     return at;
@@ -85,10 +87,12 @@ cpu_weights::cpu_weights(const model_weights& weights, const std::optional<keepe
   block_ = cpu::weight_block(bytes, claim_weights(keep, weights.source, region));
   const bool mapped = block_.filled();
   if (!mapped && weights.source.make) weights.source.make();
-  embedding_ = {weights.embedding.type, weights.embedding.rows, weights.embedding.columns, block_.data() + at.embedding};
-  if (!mapped) std::copy_n(weights.embedding.data, stored_bytes(weights.embedding), block_.data() + at.embedding);
+  if (weights.embedding) {
+    embedding_ = {weights.embedding.type, weights.embedding.rows, weights.embedding.columns, block_.data() + at.embedding};
+    if (!mapped) std::copy_n(weights.embedding.data, stored_bytes(weights.embedding), block_.data() + at.embedding);
+  }
   const packer pack{block_, pool};
-  head_ = pack({weights.head}, at.head);
+  if (weights.head) head_ = pack({weights.head}, at.head);
   layers_.reserve(weights.layers.size());
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
     const layer_weights& w = weights.layers[i];

@@ -20,19 +20,19 @@ class cpu_weights {
     cpu::linear qkv, output, gate_up, down;
   };
 
-  // Reads `weights` to its end, unless a keeper has the block: then no matrix is read. Throws std::bad_alloc, std::invalid_argument for
-  // shapes that do not fit together.
+  // Embedding and head may be empty views. Reads `weights` to its end, unless a keeper has the block: then no matrix is read. Throws
+  // std::bad_alloc, std::invalid_argument for shapes that do not fit together.
   cpu_weights(const model_weights& weights, const std::optional<keeper::access>& keep, cpu::thread_pool& pool);
 
   const weight_view& embedding() const { return embedding_; }
   const std::vector<layer>& layers() const { return layers_; }
-  const cpu::linear& head() const { return *head_; }
+  const cpu::linear* head() const { return head_ ? &*head_ : nullptr; } // null where the model's part has none
 
  private:
   cpu::weight_block block_;
   weight_view embedding_;
   std::vector<layer> layers_;
-  std::optional<cpu::linear> head_; // always there once constructed
+  std::optional<cpu::linear> head_;
 };
 
 } // namespace troupe

@@ -247,8 +247,9 @@ model_weights plan_dummy_weights(const model_config& config, dtype type, std::ui
     used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   if (config.tied_head) weights.head = weights.embedding;
-  weights.source = {"dummy weights of " + std::to_string(total) + " bytes", "seed " + std::to_string(seed) + "\n", "0 of 1",
-                    [storage = memory.get()] { storage->make(); }};
+  weights.source.origin = "dummy weights of " + std::to_string(total) + " bytes";
+  weights.source.identity = "seed " + std::to_string(seed) + "\n";
+  weights.source.make = [storage = memory.get()] { storage->make(); };
   weights.storage = std::move(memory);
   return weights;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "models/kept_weights.hpp"
 #include "models/shard.hpp"
 
 namespace troupe {
@@ -110,6 +111,11 @@ dtype kv_type_of(const model_weights& whole, const cpu_executor_options& options
   return options.kv_type.value_or(stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16);
 }
 
+std::optional<std::uint64_t> available_memory(const model_weights& weights, const std::optional<keeper::access>& keep,
+                                              std::optional<std::uint64_t> available) {
+  return available ? std::optional(*available + kept_bytes(keep, weights.source, "cpu")) : std::nullopt;
+}
+
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available,
                             const rank_context& rank) {
   const model_config& c = weights.config;
@@ -143,9 +149,8 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   plan.kv_bytes = product(block_bytes, static_cast<std::size_t>(plan.info.num_blocks), "the KV cache");
   const std::size_t heads = static_cast<std::size_t>(2 * (c.num_heads + c.num_kv_heads)) * static_cast<std::size_t>(c.head_dim);
   const std::size_t row = 2 * static_cast<std::size_t>(c.hidden_size) + heads + 3 * static_cast<std::size_t>(c.intermediate_size);
-  plan.activation_bytes =
-      product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
-      sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * logit_row(c, rank);
+  plan.activation_bytes = product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
+                          sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * logit_row(c, rank);
   plan.weight_bytes = copied_bytes(weights);
   if (available) check_memory(plan, block_bytes, *available);
   return plan;

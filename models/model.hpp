@@ -72,7 +72,7 @@ struct layer_weights {
 struct weight_source {
   std::string origin;          // the checkpoint's path, or what takes its place; empty: not known, and not to be kept
   std::string identity;        // lines that tell these weights from others of that origin
-  std::string part = "0 of 1"; // the rank's
+  std::string part = "rank 0 of 1, stage 0 of 1"; // the rank's
   // Must be called before a matrix is read; more calls do nothing. Empty: the matrices can be read.
   std::function<void()> make;
 };

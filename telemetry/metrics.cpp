@@ -117,8 +117,9 @@ struct metrics::impl {
   Counter &cached_tokens, &prompt_tokens, &generation_tokens;
   // Likewise accepted drafts are counted after the drafted ones and read before them.
   std::array<Counter*, draft_places> accepted{}, drafted{};
-  Counter &preemptions, &device_restarts, &moved_sequences, &numeric_faults, &slow_readers, &invalid_statistics;
-  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &ready;
+  Counter &preemptions, &device_restarts, &moved_sequences, &keeper_restarts, &kept_filled, &kept_mapped;
+  Counter &numeric_faults, &slow_readers, &invalid_statistics;
+  Gauge &running, &waiting, &kv_used, &kv_cached, &kv_free, &kv_usage, &speculating, &kept_bytes, &ready;
   Histogram &time_to_first_token, &inter_token_latency, &time_per_output_token;
   Histogram &queue_time, &prefill_time, &decode_time, &request_time, &step_time, &step_sequences, &step_tokens;
 
@@ -153,6 +154,9 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       preemptions(add_counter(registry, "troupe_preemptions_total", "Sequences put back in the queue to free KV blocks.", model)),
       device_restarts(add_counter(registry, "troupe_device_restarts_total", "Devices lost and started again.", model)),
       moved_sequences(add_counter(registry, "troupe_moved_sequences_total", "Sequences that went on at another replica.", model)),
+      keeper_restarts(add_counter(registry, "troupe_keeper_restarts_total", "Keepers of weights lost and started again.", model)),
+      kept_filled(add_counter(registry, "troupe_kept_weights_filled_total", "Loads of weights that were left with the keeper.", model)),
+      kept_mapped(add_counter(registry, "troupe_kept_weights_mapped_total", "Starts that found their weights with the keeper.", model)),
       numeric_faults(add_counter(registry, "troupe_numeric_faults_total", "Sequences ended because their logits were not finite.", model)),
       slow_readers(add_counter(registry, "troupe_slow_readers_dropped_total", "Streams closed because the client read too slowly.")),
       invalid_statistics(add_counter(registry, "troupe_invalid_statistics_total", "Impossible statistics that were clamped (a bug).")),

@@ -71,6 +71,9 @@ class metrics {
   void preempted(std::int64_t count) noexcept;
   // Steps of the counters of drafts that were verified at `place` (from 0) of their runs.
   void drafts(std::size_t place, std::int64_t drafted, std::int64_t accepted) noexcept;
+  // What the keeper of weights holds now, and steps of the counters of what was left with it and taken from it.
+  void kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept;
+  void keeper_restarted() noexcept;
   void numeric_fault() noexcept;
   // A replica or rank outside the shape is a bad statistic.
   void rank_step(std::int32_t replica, std::int32_t rank, const rank_times& times) noexcept;

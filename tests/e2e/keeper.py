@@ -83,7 +83,9 @@ def main():
         expected, _ = ask(server)
         cold = kills(server, expected, count)
         assert "weights:" not in server.text()
-    with Server(program, model, *flags) as server:
+    with Server(program, model, *flags, "--device", "cpu") as server:  # on a CPU it must be asked for
+        assert not server.children("keeper")
+    with Server(program, model, *flags, "--keep-weights") as server:
         assert ask(server)[0] == expected
         keeper, warm = check_kept(server, expected, count)
         keeper = check_lost_keeper(server, expected, keeper)

@@ -71,7 +71,7 @@ def alone(program, model):
             strike_one(server, expected, name, 0)
         assert server.metric("troupe_device_restarts_total") == 2
         server.wait_idle()
-        (child,) = server.children("worker")
+        (child,) = server.children()
     time.sleep(0.2)
     assert not os.path.exists(f"/proc/{child}"), "the device process outlived its parent"
 

@@ -109,7 +109,7 @@ class Server:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
 
-    def children(self, command):
+    def children(self, command="worker"):
         """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
         pids = []
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():

@@ -64,7 +64,7 @@ def client(server, seed, stop_at, tally):
 def killer(server, every, stop_at, kills):
     while time.monotonic() + every < stop_at:
         time.sleep(every)
-        for pid in server.children("worker"):
+        for pid in server.children():
             os.kill(pid, signal.SIGKILL)
             kills.append(pid)
 

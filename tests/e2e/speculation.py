@@ -46,7 +46,7 @@ def main():
     for flags in (["--speculative-method", "ngram"], draft):
         with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *flags) as server:
             assert ask_all(server) == expected, flags
-            (child,) = server.children("worker")
+            (child,) = server.children()
             texts = ask_all(server, lambda: os.kill(child, signal.SIGKILL))
             assert texts == expected, (flags, texts, expected)
             server.wait_idle()

@@ -83,6 +83,8 @@ TEST(Metrics, SeriesDoNotAppearLater) {
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(1);
   m.subject.group_restarted(0);
+  m.subject.kept_weights(100, 1, 2);
+  m.subject.keeper_restarted();
   m.subject.numeric_fault();
   m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
@@ -101,6 +103,9 @@ TEST(Metrics, EventsLandInTheirOwnSeries) {
   m.subject.step(2 * ms, 3, 30);
   m.subject.preempted(2);
   m.subject.group_restarted(0);
+  m.subject.kept_weights(100, 1, 2);
+  m.subject.kept_weights(50, 0, 3);
+  m.subject.keeper_restarted();
   m.subject.numeric_fault();
   m.subject.set_engine(0, {1, 2, 10, 3, 4});
   m.subject.set_ready(true);
