@@ -7,6 +7,9 @@
 namespace troupe {
 namespace {
 
+// A rank may have no row of the embedding or of the head.
+bool is_there(const weight_view& view) { return view && view.rows > 0; }
+
 std::size_t stored_bytes(const weight_view& view) {
   return static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns));
 }
@@ -15,13 +18,13 @@ std::size_t stored_bytes(const weight_view& view) {
 class layout {
  public:
   std::size_t stored(const weight_view& view) {
-    if (!view) return used_;
+    if (!is_there(view)) return used_;
     const std::size_t at = next(stored_bytes(view));
     note("stored", view, at);
     return at;
   }
   std::size_t packed(std::initializer_list<weight_view> views) {
-    if (!*views.begin()) return used_; // a linear is there as a whole or not at all
+    if (!is_there(*views.begin())) return used_; // a linear is there as a whole or not at all
     const std::size_t at = next(cpu::linear::packed_bytes({views.begin(), views.size()}));
     for (const weight_view& view : views) note("packed", view, at);
     return at;
@@ -87,12 +90,12 @@ cpu_weights::cpu_weights(const model_weights& weights, const std::optional<keepe
   block_ = cpu::weight_block(bytes, claim_weights(keep, weights.source, region));
   const bool mapped = block_.filled();
   if (!mapped && weights.source.make) weights.source.make();
-  if (weights.embedding) {
+  if (is_there(weights.embedding)) {
     embedding_ = {weights.embedding.type, weights.embedding.rows, weights.embedding.columns, block_.data() + at.embedding};
     if (!mapped) std::copy_n(weights.embedding.data, stored_bytes(weights.embedding), block_.data() + at.embedding);
   }
   const packer pack{block_, pool};
-  if (weights.head) head_ = pack({weights.head}, at.head);
+  if (is_there(weights.head)) head_ = pack({weights.head}, at.head);
   layers_.reserve(weights.layers.size());
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
     const layer_weights& w = weights.layers[i];

@@ -20,8 +20,8 @@ class cpu_weights {
     cpu::linear qkv, output, gate_up, down;
   };
 
-  // Embedding and head may be empty views. Reads `weights` to its end, unless a keeper has the block: then no matrix is read. Throws
-  // std::bad_alloc, std::invalid_argument for shapes that do not fit together.
+  // Embedding and head may be empty views, or without rows. Reads `weights` to its end, unless a keeper has the block: then no matrix is
+  // read. Throws std::bad_alloc, std::invalid_argument for shapes that do not fit together.
   cpu_weights(const model_weights& weights, const std::optional<keeper::access>& keep, cpu::thread_pool& pool);
 
   const weight_view& embedding() const { return embedding_; }
