@@ -74,6 +74,23 @@ def check_lost_keeper(server, expected, keeper):
     return replacement
 
 
+def check_groups(program, model, flags):
+    """Two replicas of three ranks: each part of the weights is filled once, and mapped by the other replica's rank and after each loss."""
+    with Server(program, model, *flags, "--keep-weights", "--tp", "3", "--dp", "2") as server:
+        expected, _ = ask(server)
+        time.sleep(1.1)
+        assert server.metric("troupe_kept_weights_filled_total") == 3
+        assert server.metric("troupe_kept_weights_mapped_total") == 3
+        whole = server.metric("troupe_kept_weights_bytes")
+        os.kill(server.children("worker")[0], signal.SIGKILL)
+        time.sleep(2.2)
+        assert ask(server)[0] == expected
+        time.sleep(1.1)
+        assert server.metric("troupe_kept_weights_filled_total") == 3
+        assert server.metric("troupe_kept_weights_mapped_total") == 6
+        assert server.metric("troupe_kept_weights_bytes") == whole
+
+
 def main():
     program, model = sys.argv[1:3]
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 2
@@ -89,7 +106,7 @@ def main():
         assert ask(server)[0] == expected
         keeper, warm = check_kept(server, expected, count)
         keeper = check_lost_keeper(server, expected, keeper)
-    time.sleep(0.2)
+    check_groups(program, model, flags)
     assert not os.path.exists(f"/proc/{keeper}"), "the keeper outlived its owner"
     for name, times in (("without", cold), ("with", warm)):
         print(f"kill to the next token {name} a keeper, median of {count}: {statistics.median(times):.3f} s ({min(times):.3f} to {max(times):.3f})")
