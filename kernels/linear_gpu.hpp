@@ -22,7 +22,7 @@ struct row_places {
   std::int64_t table_stride = 0;
 };
 
-// cos and sin by [position][head_dim / 2], f32, as kernels/rope.hpp makes them; pairs are halves of a head.
+// cos and sin by [position][head_dim / 2], f32, on 8 bytes, as kernels/rope.hpp makes them; pairs are halves of a head.
 struct rotary {
   const float* cos = nullptr;
   const float* sin = nullptr;
