@@ -38,7 +38,7 @@ void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, c
   require(args.out_rows > 0 && args.columns < (1 << 20) && args.out_rows < (1 << 30), op, "the shape is out of range");
   if (gemv_takes(args)) return start_gemv<T>(on, args, outputs, epilogue);
   if (args.rows <= stream_rows) return start_stream<T>(on, args, outputs, epilogue);
-  if (args.rows <= tile_rows) return start_wgmma<T>(on, normed(on, args), outputs, epilogue);
+  if (args.rows <= tile_rows && !wide_fills(outputs)) return start_wgmma<T>(on, normed(on, args), outputs, epilogue);
   start_wide<T>(on, normed(on, args), outputs, epilogue);
 }
 
@@ -71,6 +71,23 @@ int multiprocessors() {
   int device = 0, count = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   cuda::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
+std::int32_t resident_clusters(const void* kernel, int cluster, int threads, std::size_t shared_bytes) {
+  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+              "cudaFuncSetAttribute");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(cluster);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  cuda::check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "cudaOccupancyMaxActiveClusters");
   return count;
 }
 

@@ -30,6 +30,11 @@ void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outp
 template <class T, class Epilogue>
 void start_wide(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
 
+// Whether the largest tiles of that path occupy nine tenths of the multiprocessors in all rounds: then it is the faster one from 9 rows on.
+bool wide_fills(row_pairs outputs);
+
 int multiprocessors(); // of the current device
+// How many clusters of so many blocks of a kernel run at once.
+std::int32_t resident_clusters(const void* kernel, int cluster, int threads, std::size_t shared_bytes);
 
 } // namespace troupe::gpu

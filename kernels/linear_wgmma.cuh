@@ -182,12 +182,10 @@ __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std
   const std::uint32_t place = shared_address(parts) + (rank * shape::own * shape::consumers + threadIdx.x) * 16;
 #pragma unroll
   for (int block = 0; block < cluster; ++block) {
-    const std::uint32_t to = address_in(block, place);
+    const std::uint32_t to = address_in(block, place), barrier = address_in(block, shared_address(&barriers.parts));
 #pragma unroll
-    for (int i = 0; i < shape::own; ++i) store_in(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i));
+    for (int i = 0; i < shape::own; ++i) send(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i), barrier);
   }
-  __syncwarp();
-  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.parts)));
 }
 
 // Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
   const std::int32_t warp = threadIdx.x / 32, rank = block_in_cluster();
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape::stages; ++i) mbarrier_init(barriers.full + i, 1), mbarrier_init(barriers.empty + i, shape::consumers / 32);
-    mbarrier_init(&barriers.parts, cluster * shape::consumers / 32);
+    mbarrier_init(&barriers.parts, 1);
     mbarrier_init(&barriers.taken, cluster * shape::consumers / 32);
     fence_barrier_init();
   }
@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
     multiplier<T, Columns, Groups> product(stages, barriers, warp / 4);
     std::uint32_t parity = 0;
     for (std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) / cluster; tile < s.tiles; tile += clusters, parity ^= 1) {
+      if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes);
       float sums[Columns / 2];
       product.run(steps, sums);
       if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
@@ -55,26 +56,6 @@ __global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
   }
   cluster_arrive(); // no block ends while others may still send to it
   cluster_wait();
-}
-
-// How many clusters of a kernel run at once.
-template <class Kernel>
-std::int32_t resident_clusters(Kernel* kernel, unsigned threads, std::size_t shared) {
-  cuda::check(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "cudaFuncSetAttribute");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = cluster;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  cuda::check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "cudaOccupancyMaxActiveClusters");
-  return count;
 }
 
 template <class T, int Columns, int Groups, class Epilogue>
@@ -88,7 +69,8 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Groups, Epilogue>, shape::threads, shape::shared_bytes);
+  static const std::int32_t most = resident_clusters(reinterpret_cast<const void*>(wgmma_kernel<T, Columns, Groups, Epilogue>), cluster,
+                                                     shape::threads, shape::shared_bytes);
   launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;
   launch(on, how, wgmma_kernel<T, Columns, Groups, Epilogue>, weight.map, x, s, epilogue);

@@ -51,38 +51,20 @@ __global__ void __launch_bounds__(threads, 1) wide_kernel(const __grid_constant_
   }
 }
 
+constexpr int most_rows = 224; // of W in a tile
+
 struct tile_plan {
   std::int32_t tiles, clusters; // all of them; those that run at once
   std::int64_t cost;            // about proportional to the time
 };
-
-// How many clusters of a kernel run at once.
-template <class Kernel>
-std::int32_t resident_clusters(Kernel* kernel, int cluster, std::size_t shared) {
-  cuda::check(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "cudaFuncSetAttribute");
-  if (cluster == 1) return multiprocessors();
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(cluster);
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  cuda::check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "cudaOccupancyMaxActiveClusters");
-  return std::max(count, 1);
-}
 
 template <class T, int N, int Cluster, class Epilogue>
 struct wide_path {
   using tile = tile_of<N, Cluster>;
 
   static tile_plan plan(const linear_args& args, row_pairs outputs) {
-    static const std::int32_t most = resident_clusters(wide_kernel<T, N, Cluster, Epilogue>, Cluster, tile::shared_bytes);
+    static const std::int32_t most =
+        resident_clusters(reinterpret_cast<const void*>(wide_kernel<T, N, Cluster, Epilogue>), Cluster, threads, tile::shared_bytes);
     const std::int32_t tiles = (outputs.pairs + N / 2 - 1) / (N / 2), rounds = (tiles + most - 1) / most;
     const std::int64_t steps = (steps_of(args) + Cluster - 1) / Cluster;
     return {tiles, std::min(tiles, most), rounds * (steps * (N + group_rows) + (Cluster > 1 ? 4 * N : N))};
@@ -110,11 +92,16 @@ struct wide_path {
 
 } // namespace
 
+bool wide_fills(row_pairs outputs) {
+  const std::int32_t tiles = (outputs.pairs + most_rows / 2 - 1) / (most_rows / 2), places = multiprocessors();
+  return 10 * tiles >= 9 * places * ((tiles + places - 1) / places);
+}
+
 template <class T, class Epilogue>
 void start_wide(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
   using few = wide_path<T, 64, 2, Epilogue>;
   using some = wide_path<T, 128, 2, Epilogue>;
-  using many = wide_path<T, 224, 1, Epilogue>;
+  using many = wide_path<T, most_rows, 1, Epilogue>;
   struct {
     std::int64_t cost;
     void (*start)(cuda::stream_handle, const linear_args&, row_pairs, const Epilogue&);
