@@ -2,8 +2,8 @@
 // behind the product in a layer is done on the way.
 //
 // For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a warp,
-// above it one in tiles for that of a warp group. A row's result is bit for bit the same whatever the other rows of the call are, as long as
-// the number of rows stays within 1-2, 3-8, 9-16, 17-32, 33-64 or 65-128.
+// up to 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the other
+// rows of the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128.
 #pragma once
 
 #include <cstddef>

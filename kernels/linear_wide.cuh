@@ -19,7 +19,7 @@ constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp 
 // N rows of W make a tile. A cluster of two halves the tile's columns between its blocks, and then the rows of W that each one finishes.
 template <int N, int Cluster>
 struct tile_of {
-  static constexpr int w_rows = N, sixteens = N / 16;
+  static constexpr int sixteens = N / 16;
   static constexpr int x_bytes = groups * group_rows * box_columns * 2;
   static constexpr int stage_bytes = x_bytes + N * box_columns * 2;
   static constexpr int own = sixteens / Cluster;                                // sixteens of rows of W that a block finishes
