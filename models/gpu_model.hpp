@@ -106,6 +106,8 @@ class gpu_model {
   gpu::linear_args few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
                             std::int64_t columns, void* y) const;
   gpu::rope_kv_args turning(const gpu_layer_weights& w, std::int32_t rows, std::int32_t index) const;
+  template <class Args>
+  Args attention_args(std::int32_t rows, std::int32_t index, std::int64_t query_stride) const;
   void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
   void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
@@ -113,10 +115,7 @@ class gpu_model {
   gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
                            void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
-  void attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
-  std::int32_t window(std::int32_t index) const { return slides(index) ? *config_.sliding_window : 0; }
-  float scale() const;
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
   kv_layer_view kv_of(std::int32_t layer) const;
