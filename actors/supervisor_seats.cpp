@@ -109,10 +109,10 @@ void start_child(self_pointer self, std::int32_t rank, std::uint16_t port) {
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
   auto command = s.shared->options.worker_command;
   command.insert(command.end(), {"--parent-port", std::to_string(port)});
-  seat.child = std::make_unique<child_process>(command, seat.token,
-                                               [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
-                                                 caf::anon_send(boss, child_changed{generation, rank, status});
-                                               });
+  seat.child =
+      std::make_unique<child_process>(command, seat.token, [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
+        caf::anon_send(boss, child_changed{generation, rank, status});
+      });
   s.shared->device_pid(s.replica, rank) = seat.child->pid();
 }
 
