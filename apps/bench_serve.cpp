@@ -108,10 +108,10 @@ value settings(const bench_serve_options& options, const bench::workload_options
   return out;
 }
 
-bool write_json(const std::string& path, const std::string& text) {
-  if (path == "-") return std::printf("%s\n", text.c_str()) >= 0 && std::fflush(stdout) == 0;
+bool write_text(const std::string& path, const std::string& text) {
+  if (path == "-") return std::printf("%s", text.c_str()) >= 0 && std::fflush(stdout) == 0;
   std::ofstream file(path, std::ios::binary);
-  file << text << '\n';
+  file << text;
   file.close();
   return !file.fail();
 }
@@ -132,7 +132,10 @@ int report(const bench_serve_options& options, const bench::workload_options& wo
   if (!options.json_file.empty()) {
     auto out = bench::json_report(figures, options.goodput);
     out.mutable_object().set("settings", settings(options, workload));
-    if (!write_json(options.json_file, json::dump(out))) return complain(options.json_file + ": cannot be written");
+    if (!write_text(options.json_file, json::dump(out) + "\n")) return complain(options.json_file + ": cannot be written");
+  }
+  if (!options.trace_file.empty() && !write_text(options.trace_file, bench::trace_csv(ran.records))) {
+    return complain(options.trace_file + ": cannot be written");
   }
   if (ran.interrupted) return 130;
   return figures.completed == 0 ? 1 : 0;
@@ -227,6 +230,8 @@ void add_bench_serve(CLI::App& bench, int& exit_code) {
   app->add_option("--url", raw->url, "The server, http://HOST:PORT")->capture_default_str();
   app->add_option("--api-key", raw->parsed.connection.api_key, "Sent as a bearer token")->envname("TROUPE_API_KEY");
   app->add_option("--json", raw->parsed.json_file, "Write the figures as JSON to this file; '-': to standard output, without the table");
+  app->add_option("--save-trace", raw->parsed.trace_file,
+                  "Write when each request was sent, and its tokens, as a CSV for troupe simulate --trace");
   add_load_options(*app, *raw);
   add_workload_options(*app, *raw);
   app->callback([raw, &exit_code] { exit_code = run_bench_serve(finish(*raw)); });

@@ -26,7 +26,8 @@ struct bench_serve_options {
   std::size_t max_concurrency = std::numeric_limits<std::size_t>::max();
   std::string dataset; // a file of prompts; empty: random ones
   bench::objectives goodput;
-  std::string json_file; // empty: none; "-": standard output, in place of the table
+  std::string json_file;  // empty: none; "-": standard output, in place of the table
+  std::string trace_file; // for the requests as `troupe simulate --trace` reads them; empty: none
 };
 
 // Runs the load and prints the report. The exit code: 0, 1 when nothing could be run or no request went well, 130 when interrupted.

@@ -279,7 +279,7 @@ std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& o) {
 }
 
 std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,
-                                              std::shared_ptr<telemetry::timeline> timeline) {
+                                              std::shared_ptr<telemetry::timeline> timeline, actors::executor_factory make_executor) {
   check(options);
   auto source = open_source(options);
   check_shards(source->config(), options.tensor_parallel_size, options.pipeline_parallel_size);
@@ -310,7 +310,9 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   }
 
   actors::serving_parts parts;
-  parts.make_executor = make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
+  parts.make_executor = make_executor
+                            ? std::move(make_executor)
+                            : make_executor_factory(options, source, open_draft_model(options, *text.tokens), text.tokens->vocab_size());
   parts.tokens = std::move(text.tokens);
   parts.templates = std::move(text.templates);
   parts.bos_token = std::move(text.bos_token);

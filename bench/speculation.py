@@ -13,7 +13,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
-from server import Server  # noqa: E402
+from server import Server, split_flags  # noqa: E402
 
 CODE = """def total(prices, taxes):
     result = 0
@@ -74,10 +74,10 @@ def main():
     words.add_argument("--runs", type=int, default=3)
     words.add_argument("--tokens", type=int, default=128)
     words.add_argument("--draft-model")
-    words.add_argument("flags", nargs="*")
-    o = words.parse_args()
+    own, flags = split_flags(sys.argv[1:])
+    o = words.parse_args(own)
     method = ["draft", "--speculative-draft-model", o.draft_model] if o.draft_model else ["ngram"]
-    with Server(o.troupe, o.model, *o.flags) as off, Server(o.troupe, o.model, "--speculative-method", *method, *o.flags) as on:
+    with Server(o.troupe, o.model, *flags) as off, Server(o.troupe, o.model, "--speculative-method", *method, *flags) as on:
         for server in (off, on):
             answer(server, "Warm up", 32)
         print(f"{'prompt':8} {'at once':>7} | {'off':>8} {'on':>8} tokens/s | {'ratio':>6} | accepted of drafted")

@@ -156,14 +156,6 @@ void scheduler::readmit(sequence_progress moved) {
   core_->deadlines.add(core_->sequences.add(std::move(s)));
 }
 
-std::vector<sequence_update> scheduler::fail_all(const error& reason, std::uint64_t now_ns) {
-  std::vector<sequence_update> updates;
-  const auto& table = core_->sequences;
-  while (!table.running().empty()) updates.push_back(fail_sequence(*core_, *table.running().front(), reason, now_ns));
-  while (!table.waiting().empty()) updates.push_back(fail_sequence(*core_, **table.waiting().begin(), reason, now_ns));
-  return updates;
-}
-
 scheduler_stats scheduler::stats() const {
   scheduler_stats s;
   s.running = static_cast<std::int32_t>(core_->sequences.running().size());

@@ -97,8 +97,6 @@ class scheduler {
   // Goes on with a sequence that another scheduler admitted. It is not refused: what was accepted is not lost to a full queue. The group
   // must have room for it in context and pool. Throws std::logic_error when its id is known.
   void readmit(sequence_progress moved);
-  // Ends every sequence, failed with `reason`.
-  std::vector<sequence_update> fail_all(const error& reason, std::uint64_t now_ns);
 
   scheduler_stats stats() const;
   epoch_number epoch() const;

@@ -46,7 +46,14 @@ double device_table::step_ns(const step_shape& s) const {
   const double decoding = s.decode_rows > 0 ? decode.at(s.decode_rows, s.decode_context) : 0;
   const double filling = s.prefill_tokens > 0 ? prefill.at(s.prefill_tokens, s.prefill_context) : 0;
   const bool both = s.decode_rows > 0 && s.prefill_tokens > 0;
-  return decoding + filling - (both ? std::min({shared_ns, decoding, filling}) : 0);
+  const double alone = decoding + filling - (both ? std::min({shared_ns, decoding, filling}) : 0);
+  return alone + serving.step_ns + serving.row_ns * s.decode_rows;
+}
+
+cost_line device_table::decode_line(double rows, double context) const {
+  cost_line l = decode.line(rows, context);
+  l.base += serving.step_ns + serving.row_ns * rows;
+  return l;
 }
 
 // -- the file ---------------------------------------------------------------------------------------------------------------------
@@ -95,6 +102,12 @@ cost_grid grid(const value& object, const char* name, const char* axis) {
   return g;
 }
 
+double nanoseconds(const value& object, const char* name) {
+  const value& n = member(object, name);
+  if (!n.is_number() || n.as_double() < 0) throw bad_member{std::string(name) + " must be a number that is not negative"};
+  return n.as_double();
+}
+
 device_table read(const value& root) {
   device_table t;
   if (const value* v = root.find("device"); v && v->is_string()) t.device = v->as_string();
@@ -104,9 +117,10 @@ device_table read(const value& root) {
               limit(l, "max_batched_tokens"), limit(l, "max_model_len"), limit(l, "vocab_size")};
   t.decode = grid(root, "decode", "rows");
   t.prefill = grid(root, "prefill", "tokens");
-  const value& shared = member(root, "shared_ns");
-  if (!shared.is_number() || shared.as_double() < 0) throw bad_member{"shared_ns must be a number that is not negative"};
-  t.shared_ns = shared.as_double();
+  t.shared_ns = nanoseconds(root, "shared_ns");
+  if (const value* s = root.find("serving")) { // tables from before it was measured have none
+    t.serving = {nanoseconds(*s, "request_ns"), nanoseconds(*s, "step_ns"), nanoseconds(*s, "row_ns")};
+  }
   return t;
 }
 
@@ -144,6 +158,10 @@ std::string dump_device_table(const device_table& t) {
   limits.set("max_batched_tokens", t.limits.max_batched_tokens);
   limits.set("max_model_len", t.limits.max_model_len);
   limits.set("vocab_size", t.limits.vocab_size);
+  value_object serving;
+  serving.set("request_ns", t.serving.request_ns);
+  serving.set("step_ns", t.serving.step_ns);
+  serving.set("row_ns", t.serving.row_ns);
   value_object root;
   root.set("device", t.device);
   root.set("model", t.model);
@@ -151,6 +169,7 @@ std::string dump_device_table(const device_table& t) {
   root.set("decode", grid_of(t.decode, "rows"));
   root.set("prefill", grid_of(t.prefill, "tokens"));
   root.set("shared_ns", t.shared_ns);
+  root.set("serving", std::move(serving));
   return json::dump(root);
 }
 

@@ -37,6 +37,13 @@ struct step_shape {
   double prefill_context = 0; // position of the chunk's first token
 };
 
+// What a serving side around the device adds: HTTP, tokenizer, actors, and a client where it shares the machine.
+struct serving_cost {
+  double request_ns = 0; // to the time before a request's first token
+  double step_ns = 0;    // to each step
+  double row_ns = 0;     // to a step, for each of its decode rows: a token that is made into text and sent
+};
+
 struct device_table {
   std::string device; // as "cpu" or "H200"
   std::string model;
@@ -44,8 +51,11 @@ struct device_table {
   cost_grid decode;     // steps of decode rows alone
   cost_grid prefill;    // steps of one prefill chunk alone
   double shared_ns = 0; // what a step with both pays once: reading the weights, starting the step
+  serving_cost serving; // zero when it was not measured
 
-  double step_ns(const step_shape& shape) const;
+  double step_ns(const step_shape& shape) const; // of the device and what serving adds to it
+  // step_ns() of `rows` decode rows alone, as a line through `context`.
+  cost_line decode_line(double rows, double context) const;
 };
 
 // The table's file format: docs/simulation.md. The error names the member at fault.

@@ -35,8 +35,9 @@ class exact_replica final : public replica {
 
   // The scheduler has no prefix cache yet: cached tokens count as computed.
   void add(const traffic& t, std::int32_t) override {
-    advance(t.arrival_ns + config_.overhead_ns);
-    now_ns_ = std::max(now_ns_, t.arrival_ns + config_.overhead_ns);
+    const double reached_ns = t.arrival_ns + config_.overhead_ns + config_.table->serving.request_ns;
+    advance(reached_ns);
+    now_ns_ = std::max(now_ns_, reached_ns);
     sequence_request r;
     r.id = {++last_id_, 0};
     r.prompt.assign(static_cast<std::size_t>(t.prompt_tokens), 0);

@@ -58,8 +58,9 @@ class fast_replica final : public replica {
   }
 
   void add(const traffic& t, std::int32_t cached_tokens) override {
-    advance(t.arrival_ns + config_.overhead_ns);
-    now_ns_ = std::max(now_ns_, t.arrival_ns + config_.overhead_ns);
+    const double reached_ns = t.arrival_ns + config_.overhead_ns + table_.serving.request_ns;
+    advance(reached_ns);
+    now_ns_ = std::max(now_ns_, reached_ns);
     const auto& limits = table_.limits;
     const std::int64_t room = limits.max_model_len - t.prompt_tokens;
     const std::int64_t outputs = std::min<std::int64_t>(t.output_tokens, room);
@@ -299,7 +300,7 @@ class fast_replica final : public replica {
     }
     const auto rows = static_cast<double>(decoding_.size());
     const double context = context_ / rows;
-    const cost_line line = table_.decode.line(rows, context);
+    const cost_line line = table_.decode_line(rows, context);
     std::int64_t steps = decoding_.front().first - tick_ - 1;
     if (std::isfinite(line.until)) steps = std::min(steps, static_cast<std::int64_t>(line.until - context));
     steps = std::min(steps, free_blocks_ / static_cast<std::int64_t>(decoding_.size()) * table_.limits.block_size);

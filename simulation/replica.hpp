@@ -13,7 +13,7 @@ namespace troupe::simulation {
 struct replica_config {
   const device_table* table = nullptr; // outlives the replica
   std::int32_t max_waiting = 1024;
-  double overhead_ns = 0; // of a request outside the device: before its first step
+  double overhead_ns = 0; // of a request before its first step, on top of what the table says of serving
   objectives wanted;
 };
 

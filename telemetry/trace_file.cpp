@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 #include "core/json.hpp"
@@ -151,6 +152,16 @@ void trace_file::write_out(std::string text) {
   if (::ftruncate(file_, static_cast<off_t>(size_ + end.size())) != 0) failed_ = true;
 }
 
+// False when the text is not in the file. Memory that runs out costs these events, not the process: the file stays as it was.
+bool trace_file::try_to_write_out(std::string text) {
+  try {
+    write_out(std::move(text));
+    return !failed_;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void trace_file::run() {
   std::unique_lock lock(guard_);
   while (true) {
@@ -161,10 +172,10 @@ void trace_file::run() {
     const std::uint64_t events = std::exchange(pending_events_, 0);
     if (!text.empty() || last) {
       lock.unlock();
-      const bool fits = !failed_ && size_ + text.size() <= limits_.file_bytes;
-      if (!failed_) write_out(fits ? std::move(text) : std::string());
+      const bool fits = size_ + text.size() <= limits_.file_bytes;
+      const bool wrote = !failed_ && try_to_write_out(fits ? std::move(text) : std::string());
       lock.lock();
-      (fits && !failed_ ? written_ : dropped_) += events;
+      (fits && wrote ? written_ : dropped_) += events;
     }
     flushes_done_ = answered;
     drained_.notify_all();

@@ -33,7 +33,7 @@ struct trace_limits {
 };
 
 // Thread-safe. Times are steady-clock nanoseconds; the file counts from its making. Names may hold any bytes. What a limit leaves no room
-// for is dropped and counted, as is everything after the file could not be written.
+// for is dropped and counted, as is everything after the file could not be written. So is what there is no memory to write.
 class trace_file {
  public:
   using argument = std::pair<std::string_view, std::int64_t>;
@@ -62,6 +62,7 @@ class trace_file {
  private:
   void add(std::string_view head, std::string_view name, std::uint64_t at_ns, std::string_view rest, arguments args);
   void write_out(std::string text);
+  bool try_to_write_out(std::string text);
   void run();
 
   const std::filesystem::path path_;

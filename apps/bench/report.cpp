@@ -93,6 +93,15 @@ value json_report(const totals& figures, const objectives& wanted) {
   return out;
 }
 
+std::string trace_csv(const std::vector<request_record>& records) {
+  std::string out = "arrival_s,prompt_tokens,output_tokens\n";
+  for (const request_record& r : records) {
+    if (r.failure.empty())
+      out += format("%.6f,%lld,%lld\n", r.sent, static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.output_tokens));
+  }
+  return out;
+}
+
 std::string progress_line(const progress& now, std::size_t wanted, std::size_t width) {
   const auto seconds = static_cast<long>(now.elapsed);
   std::string tail = format(" %zu/%zu", now.finished, wanted);

@@ -63,6 +63,17 @@ summary summarize(std::vector<double> samples) {
           samples.back()};
 }
 
+double midmean(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const double count = static_cast<double>(samples.size()), from = count / 4, to = count - from;
+  double sum = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double left = static_cast<double>(i);
+    sum += samples[i] * std::max(0.0, std::min(left + 1, to) - std::max(left, from));
+  }
+  return samples.empty() ? 0 : sum / (to - from);
+}
+
 objectives_or_error parse_objectives(const std::vector<std::string>& words) {
   objectives_or_error out;
   for (const auto& word : words) {

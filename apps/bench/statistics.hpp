@@ -20,6 +20,9 @@ struct summary {
 // `q` within 0 to 1, linear between the closest ranks (position q * (n - 1)); 0 for no samples. `sorted` is ascending.
 double percentile(const std::vector<double>& sorted, double q);
 summary summarize(std::vector<double> samples);
+// The mean of the middle half, its ends counted by the part that lies within: steadier than a median where samples have two humps, and
+// no stray sample moves it. 0 for no samples.
+double midmean(std::vector<double> samples);
 
 // What one request came to. Times in seconds from the start of the run.
 struct request_record {

@@ -10,6 +10,12 @@ import time
 import urllib.parse
 
 
+def split_flags(words):
+    """The words before "--", and those behind it: flags for somebody else."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
 class Server:
     """`with Server(program, model, "--flag", ...) as server:`; leaving it checks for a clean exit."""
 

@@ -1,6 +1,6 @@
 // The real scheduler in front of the real executor, everything at once: prefix cache on and off, chunks of 1 to 1024 rows, pools that
-// force preemption, several choices, penalties, scores, and speculation of every kind, on one device and on groups of ranks. Every request's
-// tokens and scores are those that it gets alone, computed plainly; a group's tokens are those of one device.
+// force preemption, several choices, penalties, scores, and speculation of every kind, on one device and on groups of ranks. Every
+// request's tokens and scores are those that it gets alone, computed plainly; a group's greedy tokens are those of one device.
 #include <deque>
 #include <map>
 #include <numeric>
@@ -129,10 +129,12 @@ struct matrix {
   tokens text;
 };
 
-using texts = std::map<sequence_id, tokens>;
-texts texts_of(const std::map<sequence_id, said>& answers) {
-  texts out;
-  for (const auto& [id, answer] : answers) out[id] = answer.text;
+// Of requests that do not draw at random: there a rounding error has to meet the very border between two tokens.
+std::map<sequence_id, tokens> greedy_texts(const std::vector<sequence_request>& requests, const std::map<sequence_id, said>& answers) {
+  std::map<sequence_id, tokens> out;
+  for (const sequence_request& r : requests) {
+    if (r.sampling.temperature == 0.0F) out[r.id] = answers.at(r.id).text;
+  }
   return out;
 }
 
@@ -153,7 +155,7 @@ TEST_P(executor_matrix, every_request_gets_what_it_gets_alone) {
       requests.back().same_prompt_as = 0;
     }
     const auto expected = m.alone(requests, shape);
-    EXPECT_EQ(texts_of(expected), texts_of(m.alone(requests, {1, 1}))) << "seed " << seed;
+    EXPECT_EQ(greedy_texts(requests, expected), greedy_texts(requests, m.alone(requests, {1, 1}))) << "seed " << seed;
     for (const draft_source source : {draft_source::none, draft_source::ngram, draft_source::model}) {
       const cpu_executor_options options = m.options();
       scheduler_config config;
@@ -182,9 +184,9 @@ std::string name_of_case(const ::testing::TestParamInfo<std::tuple<const char*, 
 }
 
 INSTANTIATE_TEST_SUITE_P(tiny_models, executor_matrix,
-                         ::testing::Combine(::testing::ValuesIn(test::tiny_models), ::testing::Values(group_shape{1, 1}, group_shape{2, 1},
-                                                                                                      group_shape{4, 1}, group_shape{1, 2},
-                                                                                                      group_shape{2, 2})),
+                         ::testing::Combine(::testing::ValuesIn(test::tiny_models),
+                                            ::testing::Values(group_shape{1, 1}, group_shape{2, 1}, group_shape{4, 1}, group_shape{1, 2},
+                                                              group_shape{2, 2})),
                          name_of_case);
 
 } // namespace

@@ -267,15 +267,6 @@ TEST(Scheduler, LowerPriorityNumbersGoFirst) {
   EXPECT_LT((b.ends[{2, 0}].times.finished_ns), (b.ends[{1, 0}].times.finished_ns));
 }
 
-TEST(Scheduler, FailAllEndsEverySequenceOnce) {
-  bench b(device(64, 4, 2, 16, 64));
-  for (std::uint64_t id = 1; id <= 5; ++id) ASSERT_FALSE(b.sched.add(request(id, {1}, 30), 0));
-  b.turn();
-  b.absorb(b.sched.fail_all({error_kind::unavailable, "gone", "", std::nullopt}, 5));
-  EXPECT_EQ(b.ends.size(), 5U);
-  EXPECT_EQ(b.sched.stats().blocks_free, b.sched.stats().blocks_total);
-}
-
 TEST(Scheduler, LimitsThatCannotWorkTogetherAreRefusedWithTheNumbers) {
   EXPECT_THROW(scheduler({device(64, 4, 32, 16), 10, 2}), std::invalid_argument);
   EXPECT_THROW(scheduler({device(0), 10, 2}), std::invalid_argument);

@@ -36,6 +36,34 @@ TEST(DeviceTable, AMixedStepPaysOnceForWhatIsShared) {
   EXPECT_DOUBLE_EQ(t.step_ns({1, 0, 64, 0}), 645);
 }
 
+TEST(DeviceTable, ServingAddsToEveryStepAndToEachRow) {
+  device_table t = table();
+  t.serving = {1000, 7, 2};
+  EXPECT_DOUBLE_EQ(t.step_ns({1, 0, 0, 0}), 10 + 7 + 2);
+  EXPECT_DOUBLE_EQ(t.step_ns({0, 0, 64, 0}), 640 + 7);
+  EXPECT_DOUBLE_EQ(t.step_ns({1, 0, 64, 0}), 645 + 7 + 2);
+  for (const double context : {0.0, 50.0, 300.0, 900.0}) {
+    const cost_line line = t.decode_line(5, context);
+    EXPECT_DOUBLE_EQ(line.base + line.slope * context, t.step_ns({5, context, 0, 0}));
+  }
+}
+
+TEST(DeviceTable, AFileWithoutServingIsOneThatDidNotMeasureIt) {
+  device_table t = table();
+  t.serving = {1000, 7, 2};
+  std::string text = dump_device_table(t);
+  const auto with = parse_device_table(text);
+  ASSERT_TRUE(with);
+  EXPECT_EQ(with->serving.request_ns, 1000);
+  EXPECT_EQ(with->serving.step_ns, 7);
+  EXPECT_EQ(with->serving.row_ns, 2);
+  text.replace(text.find("\"serving\""), 9, "\"another\"");
+  const auto without = parse_device_table(text);
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->serving.request_ns, 0);
+  EXPECT_EQ(without->step_ns({1, 0, 0, 0}), 10);
+}
+
 TEST(DeviceTable, SurvivesItsFile) {
   const device_table t = table();
   const auto again = parse_device_table(dump_device_table(t));
@@ -62,6 +90,9 @@ TEST(DeviceTable, ABadFileIsRefusedWithTheMembersName) {
   EXPECT_NE(without("\"num_blocks\":100", "\"num_blocks\":0").find("num_blocks"), std::string::npos);
   EXPECT_NE(without("640", "0").find("prefill"), std::string::npos);
   EXPECT_NE(without("\"shared_ns\":5", "\"shared_ns\":-5").find("shared_ns"), std::string::npos);
+  EXPECT_NE(without("\"step_ns\":0", "\"step_ns\":-1").find("step_ns"), std::string::npos);
+  EXPECT_NE(without("\"row_ns\"", "\"raw_ns\"").find("row_ns"), std::string::npos);
+  EXPECT_NE(without("\"serving\":{", "\"serving\":7,\"x\":{").find("request_ns"), std::string::npos);
   EXPECT_FALSE(parse_device_table("[]"));
 }
 

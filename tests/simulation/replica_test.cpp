@@ -37,8 +37,9 @@ workload mixed() {
 }
 
 TEST(FastReplica, MakesTheSamePlansAtTheSameTimesAsTheRealScheduler) {
-  const device_table table = small_table(4000);
+  device_table table = small_table(4000);
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    table.serving = seed % 5 < 2 ? serving_cost{4e6, 0.3e6, 0.02e6} : serving_cost{};
     workload w = mixed();
     w.burstiness = seed % 3 == 0 ? 0.2 : 1;
     const double rate = seed % 2 == 0 ? 2 : 12; // half idle, and with a queue
@@ -75,6 +76,21 @@ TEST(FastReplica, StaysCloseWhereThePoolRunsOut) {
   }
   EXPECT_GT(preemptions, 20U);
   EXPECT_LT(worst, 0.05); // 1,534 preemptions among 6,000 requests
+}
+
+TEST(Replica, WaitsForWhatServingAdds) {
+  device_table table = small_table(4000);
+  const double prefill = table.prefill.at(64, 0), decode = table.decode.at(1, 64);
+  table.serving = {4e6, 0.3e6, 0.02e6};
+  const replica_config config{&table, 50, 1e6, {}};
+  for (const auto& replica : {make_exact_replica(config), make_fast_replica(config)}) {
+    replica->add({0, 64, 2, 0}, 0);
+    replica->advance(1e12);
+    const outcomes& made = replica->results();
+    EXPECT_NEAR(made.ttft.mean(), 1e6 + 4e6 + prefill + 0.3e6, 1);
+    EXPECT_NEAR(made.itl.mean(), decode + 0.32e6, 1);
+    EXPECT_NEAR(made.busy_ns, prefill + decode + 0.62e6, 1);
+  }
 }
 
 TEST(FastReplica, CachedTokensAreNotComputed) {

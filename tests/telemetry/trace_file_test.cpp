@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
@@ -128,6 +130,29 @@ TEST_F(trace_file_test, memory_and_file_are_bounded_and_the_rest_is_counted) {
   EXPECT_EQ(written + dropped, kEvents);
   EXPECT_EQ(events().size(), written);
   EXPECT_LT(std::filesystem::file_size(path_), 101'000U);
+}
+
+TEST_F(trace_file_test, memory_that_runs_out_while_writing_costs_those_events_alone) {
+  std::atomic<bool> full{false};
+  {
+    trace_file trace(path_, [&](std::uint64_t) { return full ? throw std::bad_alloc() : std::string("{}"); });
+    trace.mark("before", now());
+    trace.flush();
+    full = true;
+    trace.mark("lost", now());
+    trace.mark("lost", now());
+    trace.flush();
+    EXPECT_EQ(trace.dropped(), 2U);
+    EXPECT_EQ(events().size(), 1U);
+    full = false;
+    trace.mark("after", now());
+    trace.flush();
+    EXPECT_EQ(trace.written(), 2U);
+    full = true; // the last writing, by the destructor
+  }
+  const auto all = events();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].find("name")->as_string(), "after");
 }
 
 TEST_F(trace_file_test, threads_may_add_at_once) {

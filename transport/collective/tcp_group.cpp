@@ -19,7 +19,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kDirectBytes = 32 << 10; // up to here every rank sends all it has to every other
+constexpr std::size_t kDirectBytes = 128 << 10; // that a rank sends: up to here all it has to every other
 
 class tcp_communicator final : public communicator {
  public:
@@ -37,7 +37,7 @@ class tcp_communicator final : public communicator {
     const collective_call call{collective_op::all_reduce, data.type, data.count, 0};
     const auto own = bytes(data);
     if (size() == 1) return timed(own.size(), [&](auto) { return tcp_exchange::arrival{deadline_clock::now(), -1}; });
-    const bool direct = size() == 2 || own.size() <= kDirectBytes;
+    const bool direct = own.size() * (ranks() - 1) <= kDirectBytes;
     timed(own.size(), [&](auto until) { return direct ? sum_directly(call, own, until) : sum_in_slices(call, own, until); });
   }
 

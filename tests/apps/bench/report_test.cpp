@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/json.hpp"
+#include "simulation/workload.hpp"
 
 namespace troupe::bench {
 namespace {
@@ -30,6 +31,24 @@ TEST(Report, JsonHasMillisecondsAndReadsBack) {
   EXPECT_EQ(parsed->find("failures")->find("http 429")->as_int(), 1);
   EXPECT_DOUBLE_EQ(parsed->find("goodput")->find("requests_per_second")->as_double(), 0.8);
   EXPECT_EQ(json_report(some_totals({}), {}).find("goodput"), nullptr);
+}
+
+TEST(Report, TheSavedTraceIsOneThatTheSimulatorReads) {
+  request_record first, failed, second;
+  first.sent = 0.25;
+  first.prompt_tokens = 128;
+  first.output_tokens = 32;
+  failed.sent = 0.5;
+  failed.failure = "http 429";
+  second.sent = 1.75;
+  second.prompt_tokens = 7;
+  second.output_tokens = 1;
+  const auto trace = simulation::parse_trace(trace_csv({first, failed, second}), false);
+  ASSERT_TRUE(trace) << trace.failure().message;
+  ASSERT_EQ(trace->size(), 2U);
+  EXPECT_EQ((*trace)[0].prompt_tokens, 128);
+  EXPECT_EQ((*trace)[0].output_tokens, 32);
+  EXPECT_DOUBLE_EQ((*trace)[1].arrival_ns, 1.5e9);
 }
 
 TEST(Report, TextNamesFailuresAndLatencies) {

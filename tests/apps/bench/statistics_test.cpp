@@ -19,6 +19,14 @@ request_record record(double sent, double first, double last, std::int64_t token
   return out;
 }
 
+TEST(Midmean, IsTheMeanOfTheMiddleHalf) {
+  EXPECT_DOUBLE_EQ(midmean({900, 1, 3, 2}), 2.5);   // of 2 and 3
+  EXPECT_DOUBLE_EQ(midmean({4, 4, 0, 0, 4, 0}), 2); // between two humps
+  EXPECT_DOUBLE_EQ(midmean({1, 2, 6}), (0.25 * 1 + 2 + 0.25 * 6) / 1.5);
+  EXPECT_DOUBLE_EQ(midmean({5}), 5);
+  EXPECT_DOUBLE_EQ(midmean({}), 0);
+}
+
 TEST(Percentile, IsLinearBetweenTheClosestRanks) {
   const std::vector<double> four = {1, 2, 3, 4};
   EXPECT_DOUBLE_EQ(percentile(four, 0), 1);
