@@ -177,7 +177,7 @@ def measure(server, expected, strike, losing, random_rank):
 def spread(values):
     values = [v for v in values if v is not None]
     if not values:
-        return "not lost"
+        return "-"
     return f"{statistics.median(values):.2f} s ({max(values):.2f} s)"
 
 
