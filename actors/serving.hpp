@@ -65,7 +65,7 @@ struct serving_parts {
   std::string bos_token, eos_token;               // template variables
   executor_factory make_executor;
   std::shared_ptr<telemetry::metrics> metrics;
-  std::shared_ptr<telemetry::timeline> timeline;     // null: nothing is traced
+  std::shared_ptr<telemetry::timeline> timeline;    // null: nothing is traced
   std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
 };
 

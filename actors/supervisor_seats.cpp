@@ -109,10 +109,10 @@ void start_child(self_pointer self, std::int32_t rank, std::uint16_t port) {
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
   auto command = s.shared->options.worker_command;
   command.insert(command.end(), {"--parent-port", std::to_string(port)});
-  seat.child = std::make_unique<child_process>(command, seat.token,
-                                               [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
-                                                 caf::anon_send(boss, child_changed{generation, rank, status});
-                                               });
+  seat.child =
+      std::make_unique<child_process>(command, seat.token, [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
+        caf::anon_send(boss, child_changed{generation, rank, status});
+      });
   s.shared->device_pid(s.replica, rank) = seat.child->pid();
 }
 
@@ -132,8 +132,10 @@ void tell_place(self_pointer self, rank_seat& seat) {
   auto& s = self->state;
   const auto rank = static_cast<std::int32_t>(&seat - s.seats.data());
   if (!seat.device || (rank > 0 && !s.rendezvous)) return;
-  self->send(seat.device, rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
-                                     rank > 0 ? *s.rendezvous : std::string()});
+  // Without a sender: CAF's broker watches over every sender that it has told a remote actor of, and may keep the news of this one's end,
+  // and with it this actor and its thread, until after the system has waited for all threads.
+  caf::anon_send(seat.device, rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
+                                         rank > 0 ? *s.rendezvous : std::string()});
 }
 
 } // namespace troupe::actors

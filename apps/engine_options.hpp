@@ -47,9 +47,9 @@ struct engine_options {
   std::int32_t threads = 0;                  // 0: one per core
   gpu_switches gpu;                          // but for graphs, set by the benches alone
   bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
-  std::int32_t tensor_parallel_size = 1;   // ranks that share each layer
-  std::int32_t pipeline_parallel_size = 1; // stages, each a run of layers
-  std::int32_t data_parallel_size = 1;     // groups of such ranks, each with the whole model
+  std::int32_t tensor_parallel_size = 1;     // ranks that share each layer
+  std::int32_t pipeline_parallel_size = 1;   // stages, each a run of layers
+  std::int32_t data_parallel_size = 1;       // groups of such ranks, each with the whole model
   bool isolate_devices = false;
   bool prefix_caching = true;
   std::string speculative_method = "off"; // off | ngram | draft

@@ -113,7 +113,10 @@ class Server:
         path = pathlib.Path(f"/proc/{self.process.pid}/task")
         pids = []
         for task in path.iterdir():
-            pids += (task / "children").read_text().split()
+            try:
+                pids += (task / "children").read_text().split()
+            except FileNotFoundError:  # the thread has ended meanwhile
+                pass
         return [int(pid) for pid in pids]
 
     def wait_idle(self, seconds=30):
