@@ -14,14 +14,14 @@
 namespace troupe {
 
 struct cpu_executor_options {
-  std::int32_t threads = 0;            // 0: one per core that the process may use
-  std::int32_t block_size = 16;        // tokens per KV block
+  std::int32_t threads = 0;     // 0: one per core that the process may use
+  std::int32_t block_size = 16; // tokens per KV block
   std::int32_t max_num_seqs = 64;
   std::int32_t max_batched_tokens = 512;
   std::optional<std::int32_t> max_model_len; // none: the model's max_position
   std::optional<std::int32_t> num_blocks;    // none: from kv_bytes
   std::size_t kv_bytes = std::size_t{1} << 30;
-  std::optional<dtype> kv_type;        // f32, f16 or bf16; none: as the weights where they are f32 or bf16, else f16
+  std::optional<dtype> kv_type; // f32, f16 or bf16; none: as the weights where they are f32 or bf16, else f16
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)

@@ -143,9 +143,8 @@ executor_plan plan_executor(const model_weights& weights, const cpu_executor_opt
   plan.kv_bytes = product(block_bytes, static_cast<std::size_t>(plan.info.num_blocks), "the KV cache");
   const std::size_t heads = static_cast<std::size_t>(2 * (c.num_heads + c.num_kv_heads)) * static_cast<std::size_t>(c.head_dim);
   const std::size_t row = 2 * static_cast<std::size_t>(c.hidden_size) + heads + 3 * static_cast<std::size_t>(c.intermediate_size);
-  plan.activation_bytes =
-      product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
-      sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * logit_row(c, rank);
+  plan.activation_bytes = product(row * sizeof(float), static_cast<std::size_t>(options.max_batched_tokens), "the activations") +
+                          sizeof(float) * static_cast<std::size_t>(plan.shape.head_rows) * logit_row(c, rank);
   plan.weight_bytes = copied_bytes(weights);
   if (available) check_memory(plan, block_bytes, *available);
   return plan;

@@ -38,7 +38,8 @@ class group_executor final : public step_executor {
     const auto shared = std::make_shared<const step_plan>(plan);
     for (std::size_t i = 0; i < members_.size(); ++i) {
       deliver_fn mine = i == leader_ ? std::move(deliver) : [](const step_outcome&) {}; // a failure reaches the leader, too
-      members_[i].thread->push([executor = members_[i].executor.get(), shared, mine = std::move(mine)] { executor->submit(*shared, mine); });
+      members_[i].thread->push(
+          [executor = members_[i].executor.get(), shared, mine = std::move(mine)] { executor->submit(*shared, mine); });
     }
   }
 
@@ -96,8 +97,8 @@ void check_memory(const model_weights& whole, const cpu_executor_options& option
     needed += plan.weight_bytes + plan.activation_bytes;
   }
   if (!available || needed <= *available) return;
-  throw load_error("not enough memory: " + std::to_string(ranks) + " ranks on this machine take " + std::to_string(needed) + " bytes, but " +
-                   std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
+  throw load_error("not enough memory: " + std::to_string(ranks) + " ranks on this machine take " + std::to_string(needed) +
+                   " bytes, but " + std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
 }
 
 } // namespace
