@@ -17,6 +17,7 @@
 #include "models/gpu_slots.hpp"
 #include "models/gpu_step.hpp"
 #include "models/gpu_transfers.hpp"
+#include "transport/collective/cuda/nccl_communicator.hpp"
 
 namespace troupe {
 
@@ -24,6 +25,9 @@ struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
   bool kernel_times = false;       // events between the groups of kernels; a graph is one group
+  // The GPUs that the model's layers are shared with: every wait then has the group's deadline, and throws collective_error. Outlives the
+  // runner. Null: no others.
+  cuda::nccl_communicator* group = nullptr;
 };
 
 class gpu_runner {
@@ -41,7 +45,7 @@ class gpu_runner {
   // Of later steps without a graph: called behind each layer, with what gpu_model::forward says. Empty: nobody looks.
   void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
   // Blocks until the results of `slot` are there.
-  const std::byte* wait(std::size_t slot) const { return downloads_.wait(slot); }
+  const std::byte* wait(std::size_t slot) const;
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
@@ -60,7 +64,8 @@ class gpu_runner {
   gpu_tiles put_tiles(const gpu_step& step, std::int32_t window);
   void apply_changes(const uploaded& at);
   void prepare(const gpu_step& step, const uploaded& at);
-  void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer);
+  void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer);
+  void pace(std::int32_t layer);
   void sample(const float* logits, std::int32_t first, std::int32_t count);
   void mark(kernel_timer* timer, kernel_group group) const {
     if (timer != nullptr) timer->mark(compute(), group);
@@ -81,6 +86,8 @@ class gpu_runner {
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
   gpu_model::after_layer_fn after_layer_;
+  std::vector<cuda::event> paces_; // used in turn
+  std::size_t next_pace_ = 0;
 };
 
 } // namespace troupe

@@ -85,10 +85,12 @@ class library_end : public std::enable_shared_from_this<library_end> {
     run(call, options_.deadline, [&] { return work(comm_); });
   }
 
-  void wait(cudaStream_t stream) {
+  // Until `ask` says that it is done.
+  template <class Ask>
+  void wait(Ask ask) {
     for (const patience until(options_.deadline);; until.pause()) {
       raise_if_ended();
-      const cudaError_t status = cudaStreamQuery(stream);
+      const cudaError_t status = ask();
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) {
         cudaGetLastError(); // reported here
@@ -249,7 +251,12 @@ class gpu_communicator final : public nccl_communicator {
           [&](ncclComm_t comm) { return ncclRecv(data.data, bytes_of(data), ncclUint8, peer, comm, stream_of(stream)); });
   }
 
-  void wait(collective_stream stream) override { end_->wait(stream_of(stream)); }
+  void wait(collective_stream stream) override {
+    end_->wait([&] { return cudaStreamQuery(stream_of(stream)); });
+  }
+  void wait_for(const event& point) override {
+    end_->wait([&] { return cudaEventQuery(point.handle()); });
+  }
   void abort(std::string_view reason) noexcept override { end_->end(abort_of(rank(), reason)); }
   collective_times take_times() override { return times_.take(); }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cuda/stream.hpp"
 #include "transport/collective/communicator.hpp"
 
 namespace troupe::cuda {
@@ -35,6 +36,8 @@ nccl_group_id make_nccl_group_id(const nccl_options& options);
 // queued shows in wait(), which then aborts: queued work ends, streams and device stay usable.
 class nccl_communicator : public communicator {
  public:
+  // The same as wait(), for what was recorded on a stream: work queued behind it may go on.
+  virtual void wait_for(const event& point) = 0;
   // NCCL did not come back from an abort in time. Nothing of it can be used or freed any more: the process must be ended.
   virtual bool is_stuck() const = 0;
 };
