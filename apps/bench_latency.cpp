@@ -66,7 +66,9 @@ int run_latency(latency_command o) {
   }
   if (!reports) return failure.empty() ? 0 : 1;
   // The executor's memory is free again, for the ceilings.
-  const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
+  bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
+  ceilings.read_bytes_per_second *= others.gpus(); // of all GPUs together
+  ceilings.matmul_flops_per_second *= others.gpus();
   value_object result = begin_result("latency", o.engine, *source, ceilings);
   result.set("start_to_first_token_seconds", start_to_first_token ? value(*start_to_first_token) : value());
   result.set("plans_in_flight", std::int64_t{o.measure.plans_in_flight});

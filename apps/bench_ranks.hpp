@@ -33,6 +33,8 @@ class bench_ranks {
   // with its own command line. They must go the same way from here on. Throws load_error and std::runtime_error.
   std::unique_ptr<step_executor> make_executor(engine_options options, const bench_place& place, const std::shared_ptr<const checkpoint>& source);
 
+  std::int32_t gpus() const { return 1 + static_cast<std::int32_t>(others_.size()); } // that work together, of which each has a process
+
  private:
   void start(std::int32_t ranks, const std::string& rendezvous);
 

@@ -62,6 +62,10 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
   if (options.group != nullptr) {
     paces_.resize(paces_ahead);
     after_layer_ = [this](std::int32_t layer) { pace(layer); };
+    options.group->when_ended([this] {
+      const std::lock_guard lock(graphs_guard_);
+      graphs_.clear();
+    });
   }
   const std::size_t marks = 6 * static_cast<std::size_t>(model.config().num_layers) +
                             2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
@@ -74,6 +78,10 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
   }
   run(spare, 0);
   compute().synchronize();
+}
+
+gpu_runner::~gpu_runner() {
+  if (options_.group != nullptr) options_.group->when_ended({});
 }
 
 void gpu_runner::capture() {
@@ -90,7 +98,9 @@ void gpu_runner::capture() {
     gpu_batch batch;
     batch.rows = batch.decode_rows = rows;
     batch.block_tables = slots_.arrays().block_tables;
-    graphs_.emplace(rows, cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); }));
+    cuda::graph recorded = cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); });
+    const std::lock_guard lock(graphs_guard_);
+    graphs_.emplace(rows, std::move(recorded));
   }
 }
 
@@ -109,8 +119,17 @@ void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
 std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   const bool plain_decode = !step.rows.empty() && step.decode_rows == count_of(step.rows.size()) && step.heads.size() == step.rows.size();
   if (!plain_decode) return 0;
+  const std::lock_guard lock(graphs_guard_);
   const auto found = graphs_.lower_bound(step.decode_rows);
   return found == graphs_.end() ? 0 : found->first;
+}
+
+bool gpu_runner::replay(std::int32_t rows) {
+  const std::lock_guard lock(graphs_guard_);
+  const auto found = graphs_.find(rows);
+  if (found == graphs_.end()) return false;
+  found->second.launch(compute());
+  return true;
 }
 
 void gpu_runner::settle() const {
@@ -310,12 +329,9 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (all) prepare(step, at);
     uploads_.used();
   }
-  if (graph > 0) {
-    mark(timer, kernel_group::layers);
-    graphs_.at(graph).launch(compute());
-  } else if (!step.rows.empty()) {
-    run_layers(at.batch, at.rows.head_count, timer, after_layer_);
-  }
+  if (graph > 0) mark(timer, kernel_group::layers);
+  const bool replayed = graph > 0 && replay(graph);
+  if (!replayed && !step.rows.empty()) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
   keep(step, at, layout, slot);
   if (timer != nullptr) timer->end(compute());

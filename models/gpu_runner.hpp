@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ class gpu_runner {
   // `model` and `streams` outlive this.
   gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
              const cuda::stream_pool& streams);
+  ~gpu_runner();
 
   // Records the graphs of decode steps, after one run of each size that makes the libraries load what they need.
   void capture();
@@ -58,6 +60,7 @@ class gpu_runner {
   struct uploaded;
   // Rows of the graph that runs this step; 0: none does.
   std::int32_t graph_rows(const gpu_step& step) const;
+  bool replay(std::int32_t rows); // false: the group has ended, and its graphs with it
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
   void put_rows(const gpu_step& step, uploaded& at);
@@ -83,6 +86,7 @@ class gpu_runner {
   download_ring downloads_;
   std::vector<cuda::event> begun_;             // by download slot
   std::vector<kernel_timer> timers_;           // likewise, or empty
+  mutable std::mutex graphs_guard_;
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
   gpu_model::after_layer_fn after_layer_;

@@ -91,6 +91,8 @@ struct pair_case {
   std::int32_t kv_heads = 2;
 };
 
+std::string label(const ::testing::TestParamInfo<pair_case>& info) { return info.param.name; }
+
 class gpu_pair_model : public gpu_pair, public ::testing::WithParamInterface<pair_case> {};
 
 TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
@@ -135,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
                                            pair_case{.name = "repeated_kv_head", .window = true, .tied = true, .kv_heads = 1},
                                            pair_case{.name = "without_graphs", .graphs = false},
                                            pair_case{.name = "reference", .biases = true, .plain = true}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         label);
 
 TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
   const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);

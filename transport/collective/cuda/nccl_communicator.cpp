@@ -68,6 +68,10 @@ class library_end : public std::enable_shared_from_this<library_end> {
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool is_stuck() const { return stuck_; }
+  void when_ended(std::function<void()> destroy_graphs) {
+    const std::lock_guard lock(fault_mutex_);
+    destroy_graphs_ = std::move(destroy_graphs);
+  }
 
   void open(const nccl_group_id& id) {
     static_assert(sizeof(ncclUniqueId) == sizeof(id.bytes));
@@ -156,6 +160,11 @@ class library_end : public std::enable_shared_from_this<library_end> {
     told.raise();
   }
 
+  void destroy_graphs() {
+    const std::lock_guard lock(fault_mutex_);
+    if (destroy_graphs_) destroy_graphs_();
+  }
+
   template <class Work>
   void run(const collective_call& call, std::chrono::milliseconds deadline, Work work) {
     std::optional<group_fault> found;
@@ -199,6 +208,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
         function(comm);
         promise.set_value();
       }).detach();
+      destroy_graphs();
       stuck_ = done.wait_for(options_.abort_deadline) != std::future_status::ready;
     } catch (const std::exception&) { // no thread to be had
       stuck_ = true;
@@ -213,6 +223,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
   ncclComm_t comm_ = nullptr;
   std::mutex fault_mutex_;
   std::optional<group_fault> fault_;
+  std::function<void()> destroy_graphs_;
 };
 
 class gpu_communicator final : public nccl_communicator {
@@ -223,6 +234,7 @@ class gpu_communicator final : public nccl_communicator {
   int rank() const override { return end_->rank(); }
   int size() const override { return end_->size(); }
   bool is_stuck() const override { return end_->is_stuck(); }
+  void when_ended(std::function<void()> destroy_graphs) override { end_->when_ended(std::move(destroy_graphs)); }
 
   void all_reduce(collective_buffer data, collective_stream stream) override {
     refuse(objection_to_sum(data));
