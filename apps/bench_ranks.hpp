@@ -31,7 +31,8 @@ class bench_ranks {
  public:
   // The executor of this process. Of a group on CPUs it is the whole group; of a group on GPUs it is one rank, and rank 0 starts the others
   // with its own command line. They must go the same way from here on. Throws load_error and std::runtime_error.
-  std::unique_ptr<step_executor> make_executor(engine_options options, const bench_place& place, const std::shared_ptr<const checkpoint>& source);
+  std::unique_ptr<step_executor> make_executor(engine_options options, const bench_place& place,
+                                               const std::shared_ptr<const checkpoint>& source);
 
   std::int32_t gpus() const { return 1 + static_cast<std::int32_t>(others_.size()); } // that work together, of which each has a process
 

@@ -88,14 +88,14 @@ device_choice choose_device(const engine_options& o, const model_config& config)
 void check_gpu_ranks(const engine_options& o, std::int32_t first) {
   const std::int32_t count = gpu_count();
   if (o.devices() > count - first) {
-    throw load_error("--tp " + std::to_string(o.tensor_parallel_size) + ", --pp " + std::to_string(o.pipeline_parallel_size) + " and --dp " +
-                     std::to_string(o.data_parallel_size) + " take " + std::to_string(o.devices()) + " GPUs from " + std::to_string(first) +
-                     " on, but this machine has " + std::to_string(count));
+    throw load_error("--tp " + std::to_string(o.tensor_parallel_size) + ", --pp " + std::to_string(o.pipeline_parallel_size) +
+                     " and --dp " + std::to_string(o.data_parallel_size) + " take " + std::to_string(o.devices()) + " GPUs from " +
+                     std::to_string(first) + " on, but this machine has " + std::to_string(count));
   }
   if (o.pipeline_parallel_size > 1) {
     throw load_error("--pp " + std::to_string(o.pipeline_parallel_size) + ": a GPU holds all layers; --tp shares each of them out");
   }
-  if (o.tensor_parallel_size > 1 && !o.draft_model.empty()) throw load_error("--speculative-draft-model: a GPU with --tp has no room for one yet");
+  if (o.tensor_parallel_size > 1 && !o.draft_model.empty()) throw load_error("--speculative-method draft does not go with --tp on GPUs");
 }
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,

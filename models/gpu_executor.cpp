@@ -149,7 +149,8 @@ class gpu_executor final : public step_executor {
     if (!rank_.devices) return failure;
     failure.reason = name_of(rank_.host) + ": " + failure.reason;
     const auto* const collective = dynamic_cast<const collective_error*>(&e);
-    failure.by_peer = collective != nullptr && collective->fault() != collective_fault::mismatch && collective->fault() != collective_fault::failed;
+    failure.by_peer =
+        collective != nullptr && collective->fault() != collective_fault::mismatch && collective->fault() != collective_fault::failed;
     return failure;
   }
 

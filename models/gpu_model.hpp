@@ -75,7 +75,7 @@ class gpu_model {
   gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
             const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
 
-  // The weights are one rank's of a tensor parallel group: what each layer adds is summed up over `tensor`, which outlives this. Before tune().
+  // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, which outlives this.
   void share_layers(communicator* tensor) { tensor_ = tensor; }
   // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
   void tune(const cuda::stream& on);
