@@ -149,11 +149,11 @@ void gpu_model::tune(const cuda::stream& on) {
   measure(qkv, of_layers(&gpu_layer_weights::qkv));
   gpu::matmul_args output = product(attended_.data(), 1, nullptr, hidden, query_width(), hidden_.data());
   output.bias = weights_.layers.front().output_bias;
-  output.residual = hidden_.data();
+  output.residual = residual_of_rank();
   measure(output, of_layers(&gpu_layer_weights::output));
   measure(product(normed_.data(), 1, nullptr, 2 * wide, hidden, gate_up_.data()), of_layers(&gpu_layer_weights::gate_up));
   gpu::matmul_args down = product(gated_.data(), 1, nullptr, hidden, wide, hidden_.data());
-  down.residual = hidden_.data();
+  down.residual = residual_of_rank();
   measure(down, of_layers(&gpu_layer_weights::down));
   matmul_.save();
 }
@@ -222,8 +222,9 @@ void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, 
   mark(on, kernel_group::attention_output);
   gpu::matmul_args output = product(attended_.data(), batch.rows, w.output, config_.hidden_size, query_width(), hidden_.data());
   output.bias = w.output_bias;
-  output.residual = hidden_.data();
+  output.residual = residual_of_rank();
   matmul_.run(on.handle(), output);
+  sum_over_ranks(on, batch.rows);
 }
 
 // What all kinds of attention are told of `rows` rows in a layer.
@@ -281,8 +282,16 @@ void gpu_model::mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
   mark(on, kernel_group::mlp_output);
   gpu::matmul_args down = product(gated_.data(), rows, w.down, config_.hidden_size, wide, hidden_.data());
-  down.residual = hidden_.data();
+  down.residual = residual_of_rank();
   matmul_.run(on.handle(), down);
+  sum_over_ranks(on, rows);
+}
+
+// What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
+void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
+  if (tensor_ == nullptr) return;
+  tensor_->all_reduce({hidden_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
+                      on.handle());
 }
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
