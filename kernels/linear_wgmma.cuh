@@ -19,7 +19,6 @@ constexpr int most_stages = 16;
 template <int Columns, int Groups>
 struct tile_of {
   static constexpr int groups = Groups; // warp groups that multiply
-  static constexpr int w_rows = 64 * groups;
   static constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
   static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
   static constexpr int own = Columns / 8 / cluster;                  // eights of rows of x that a block finishes
@@ -29,8 +28,17 @@ struct tile_of {
 };
 
 struct tile_shape {
-  std::int32_t tiles, steps; // of box_columns in a tile
+  std::int32_t tiles, whole; // the first `whole` tiles have Groups times 64 rows of W, those behind them 64
+  std::int32_t steps;        // of box_columns in a tile
   std::int32_t rows, distance, box_groups;
+};
+
+// Where a tile begins, in units of 64 rows of W, and how many it has.
+template <int Groups>
+struct tile_place {
+  std::int32_t first, count;
+  __device__ tile_place(const tile_shape& s, std::int32_t tile)
+      : first(min(tile, s.whole) * (Groups - 1) + tile), count(tile < s.whole ? Groups : 1) {}
 };
 
 __device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[5], std::uint64_t* barrier) {
@@ -73,7 +81,8 @@ class copier {
         barriers_(barriers),
         range_(s.steps, rank),
         clusters_(static_cast<std::int32_t>(gridDim.x) / cluster),
-        tile_(static_cast<std::int32_t>(blockIdx.x) / cluster) {
+        tile_(static_cast<std::int32_t>(blockIdx.x) / cluster),
+        place_(s, tile_) {
     left_ = (s.tiles - tile_ + clusters_ - 1) / clusters_ * range_.count;
     aim();
   }
@@ -105,7 +114,8 @@ class copier {
   using shape = tile_of<Columns, Groups>;
 
   __device__ void aim() {
-    const std::int32_t q = tile_ * (shape::w_rows / 2);
+    place_ = tile_place<Groups>(s_, tile_);
+    const std::int32_t q = place_.first * 32;
     outer_ = q / s_.distance, inner_ = q % s_.distance / 8;
   }
   // Returns the column of the step, and goes on to the next.
@@ -113,13 +123,13 @@ class copier {
     const std::int32_t column = (range_.first + step_) * box_columns;
     std::byte* to = stages_ + stage * shape::stage_bytes;
     std::uint64_t* const barrier = barriers_.full + stage;
-    mbarrier_expect(barrier, shape::stage_bytes);
+    mbarrier_expect(barrier, shape::stage_bytes - (Groups - place_.count) * block_bytes);
     if constexpr (Plain) {
-      for (int i = 0; i < shape::groups; ++i)
-        tensor_copy(to + i * block_bytes, weight_, {column, tile_ * shape::w_rows + 64 * i, 0, 0, 0}, barrier);
+      for (int i = 0; i < place_.count; ++i)
+        tensor_copy(to + i * block_bytes, weight_, {column, (place_.first + i) * 64, 0, 0, 0}, barrier);
     } else {
       std::int32_t inner = inner_, outer = outer_;
-      for (int i = 0; i < 4 * shape::groups; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
+      for (int i = 0; i < 4 * place_.count; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
         tensor_copy(to, weight_, {column, 0, 0, inner, outer}, barrier);
         if ((inner += s_.box_groups) >= s_.distance / 8) inner = 0, ++outer;
       }
@@ -139,6 +149,7 @@ class copier {
   const step_range range_;
   const std::int32_t clusters_;
   std::int32_t tile_, step_ = 0; // copied next
+  tile_place<Groups> place_;
   std::int32_t outer_ = 0, inner_ = 0, left_ = 0;
 };
 
@@ -174,6 +185,14 @@ class multiplier {
     for (float& sum : sums) keep_in_place(sum);
     if (last >= 0) pass(last);
   }
+  // As many steps of a tile that has no rows for this group.
+  __device__ void skip(std::int32_t steps) {
+    for (std::int32_t i = 0; i < steps; ++i) {
+      mbarrier_wait(barriers_.full + stage_, parity_);
+      pass(stage_);
+      if (++stage_ == shape::stages) stage_ = 0, parity_ ^= 1;
+    }
+  }
 
  private:
   using shape = tile_of<Columns, Groups>;
@@ -201,6 +220,12 @@ __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std
 #pragma unroll
     for (int i = 0; i < shape::own; ++i) send(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i), barrier);
   }
+}
+
+// This warp has read what the cluster sent.
+__device__ __forceinline__ void take_parts(block_barriers& barriers) {
+  __syncwarp();
+  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
 }
 
 // Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.
@@ -232,8 +257,7 @@ __device__ __forceinline__ void finish_parts(const std::byte* parts, const typen
       if (row + 1 < rows) epilogue.finish(states[row + 1], q, early[2 * i + 1], total.y, total.w);
     }
   }
-  __syncwarp();
-  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
+  take_parts(barriers);
 }
 
 } // namespace troupe::gpu::tiles
