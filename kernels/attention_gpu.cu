@@ -182,10 +182,11 @@ std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_hea
   return rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
 }
 
+// Beside the products of one or two rows there is room on a multiprocessor for a block of few warps alone.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
   const std::int32_t turn = args.splits * few_warps * tile; // positions that few warps take at once
-  const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
+  const bool alone = args.rows > gemv_rows && args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
   if (args.longest > 0 && args.longest <= turn) return start<T, HeadDim, 1, few_warps>(on, args);
   if (alone && (args.longest <= 0 || args.longest > 2 * turn)) return start<T, HeadDim, Stages, many_warps>(on, args);
   start<T, HeadDim, Stages, few_warps>(on, args);

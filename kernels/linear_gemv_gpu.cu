@@ -4,9 +4,6 @@
 // may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done. The two blocks of a
 // multiprocessor leave room for no other: with room beside them for the next kernel's, a chain took a third longer. Where W has few rows,
 // two warps share them, by groups of columns.
-//
-// A product that is under way as a whole at once, two rows a warp, takes one larger block a multiprocessor instead, beside which there is
-// room for a block of attention, behind it or before it, but not for a second of its own kind.
 #include <algorithm>
 
 #include "kernels/launch.cuh"
@@ -16,7 +13,6 @@ namespace troupe::gpu {
 namespace {
 
 constexpr int warps = 8, blocks_together = 2; // of a block, of a multiprocessor
-constexpr int warps_beside = 12;              // of a block that leaves room beside it
 constexpr int items = 8;                      // pieces of a group
 constexpr int item_columns = 32 * 8;          // of a warp's piece
 constexpr int group_columns = items * item_columns;
@@ -92,7 +88,7 @@ using pair_of = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __ha
 
 // A thread's pieces of x, which go times the norm's weight to shared memory: by rows of whole groups, zeros behind the columns' end. The
 // norm's weights are there already, where row 0 goes, put by the same thread.
-template <class T, int Rows, int Threads>
+template <class T, int Rows>
 class x_pieces {
  public:
   __device__ x_pieces(const gemv_shape& s, uint4* shared) : s_(s), shared_(shared), pieces_(s.groups * group_columns / 8) {}
@@ -101,7 +97,7 @@ class x_pieces {
   __device__ void load() {
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
-      const std::int32_t i = from_ + b * Threads;
+      const std::int32_t i = from_ + b * warps * 32;
 #pragma unroll
       for (int r = 0; r < Rows; ++r) {
         const T* const row = static_cast<const T*>(s_.x) + min(r, s_.rows - 1) * s_.x_stride;
@@ -113,7 +109,7 @@ class x_pieces {
   __device__ void store(float (&squares)[Rows]) {
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
-      const std::int32_t i = from_ + b * Threads;
+      const std::int32_t i = from_ + b * warps * 32;
       if (i >= pieces_) break;
       const uint4 factor = s_.norm_weight != nullptr ? shared_[i] : uint4{};
       const auto* const factors = reinterpret_cast<const pair_of<T>*>(&factor);
@@ -131,7 +127,7 @@ class x_pieces {
         shared_[r * pieces_ + i] = x_[b][r];
       }
     }
-    from_ += batch * Threads;
+    from_ += batch * warps * 32;
   }
 
  private:
@@ -160,10 +156,10 @@ __device__ __forceinline__ void multiply(float2 (&sums)[2], const uint4 (&w)[2],
 }
 
 // Adds up the sums of the two warps of a couple, for the first of them. `parts` is used in turn, so that one barrier a time is enough.
-template <int Rows, int Warps>
+template <int Rows>
 class couple_sums {
  public:
-  __device__ couple_sums(float2 (*parts)[Warps / 2][Rows], std::int32_t couple) : parts_(parts), couple_(couple) {}
+  __device__ couple_sums(float2 (*parts)[warps / 2][Rows], std::int32_t couple) : parts_(parts), couple_(couple) {}
 
   __device__ void add(float& first, float& second, std::int32_t part, std::int32_t lane) {
     float2* const mine = parts_[turn_ ^= 1][couple_];
@@ -173,21 +169,21 @@ class couple_sums {
   }
 
  private:
-  float2 (*const parts_)[Warps / 2][Rows];
+  float2 (*const parts_)[warps / 2][Rows];
   const std::int32_t couple_;
   int turn_ = 0;
 };
 
-template <class T, int Rows, int Warps, class Epilogue>
-__global__ void __launch_bounds__(Warps == warps ? warps * 32 : 512, Warps == warps ? blocks_together : 1) // 128 registers a thread
+template <class T, int Rows, class Epilogue>
+__global__ void __launch_bounds__(warps * 32, blocks_together)
     gemv_kernel(const __grid_constant__ gemv_shape s, const __grid_constant__ Epilogue epilogue) {
   extern __shared__ uint4 x[]; // [Rows][groups][items][32]
-  __shared__ float squares_of[Rows][Warps];
-  __shared__ float2 parts[2][Warps / 2][Rows];
+  __shared__ float squares_of[Rows][warps];
+  __shared__ float2 parts[2][warps / 2][Rows];
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / s.split, part = warp % s.split;
   // Neighbours go to different blocks, so that no block has more than a pair more than another.
   std::int32_t pair = team * gridDim.x + blockIdx.x;
-  const std::int32_t stride = Warps / s.split * gridDim.x, pieces = s.groups * group_columns / 8;
+  const std::int32_t stride = warps / s.split * gridDim.x, pieces = s.groups * group_columns / 8;
   group_cursor<T> at(s, pair, stride, part, lane);
   uint4 w[items][2];
 #pragma unroll
@@ -195,11 +191,11 @@ __global__ void __launch_bounds__(Warps == warps ? warps * 32 : 512, Warps == wa
   at.advance();
   let_next_start();
   if (s.norm_weight != nullptr) {
-    for (std::int32_t i = threadIdx.x; i < pieces; i += Warps * 32)
+    for (std::int32_t i = threadIdx.x; i < pieces; i += warps * 32)
       x[i] = i < s.columns / 8 ? static_cast<const uint4*>(s.norm_weight)[i] : uint4{};
   }
   wait_for_previous();
-  x_pieces<T, Rows, Warps * 32> of_x(s, x);
+  x_pieces<T, Rows> of_x(s, x);
   of_x.load();
   const auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
   auto early = epilogue.early(row_state, min(pair, s.pairs - 1));
@@ -216,10 +212,10 @@ __global__ void __launch_bounds__(Warps == warps ? warps * 32 : 512, Warps == wa
   float scale = 1.0F;
   if (s.norm_weight != nullptr) {
     float all = 0;
-    for (int i = 0; i < Warps; ++i) all += squares_of[min(lane, Rows - 1)][i];
+    for (int i = 0; i < warps; ++i) all += squares_of[min(lane, Rows - 1)][i];
     scale = rsqrtf(all / static_cast<float>(s.columns) + s.epsilon);
   }
-  couple_sums<Rows, Warps> couple(parts, team);
+  couple_sums<Rows> couple(parts, team);
   while (pair < s.pairs) {
     float2 sums[Rows][2] = {};
     for (std::int32_t group = part; group < s.groups; group += s.split, at.advance()) {
@@ -248,21 +244,10 @@ double used(std::int64_t units, std::int64_t workers) {
   return static_cast<double>(units) / static_cast<double>((units + workers - 1) / workers * workers);
 }
 
-template <class T, int Rows, int Warps, class Epilogue>
-void start_blocks(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, int blocks, const Epilogue& epilogue) {
-  const std::size_t shared = static_cast<std::size_t>(Rows * s.groups) * group_columns * 2;
-  const auto grid = static_cast<unsigned>(std::min(s.pairs, blocks));
-  launch(on, {grid, Warps * 32, shared, args.overlaps}, gemv_kernel<T, Rows, Warps, Epilogue>, s, epilogue);
-}
-
 template <class T, int Rows, class Epilogue>
-void start_rows(cuda::stream_handle on, const linear_args& args, gemv_shape& s, const Epilogue& epilogue) {
-  if (s.groups == 1 && s.pairs <= warps_beside * multiprocessors())
-    return start_blocks<T, Rows, warps_beside>(on, args, s, multiprocessors(), epilogue);
-  const int blocks = blocks_together * multiprocessors();
-  const bool split = s.groups % 2 == 0 && used(2 * s.pairs, blocks * warps) > 1.05 * used(s.pairs, blocks * warps);
-  s.split = split ? 2 : 1;
-  start_blocks<T, Rows, warps>(on, args, s, blocks, epilogue);
+void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, unsigned grid, const Epilogue& epilogue) {
+  const std::size_t shared = static_cast<std::size_t>(Rows * s.groups) * group_columns * 2;
+  launch(on, {grid, warps * 32, shared, args.overlaps}, gemv_kernel<T, Rows, Epilogue>, s, epilogue);
 }
 
 } // namespace
@@ -286,8 +271,11 @@ void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outpu
   s.distance = outputs.distance;
   s.last_row = static_cast<std::int32_t>(args.out_rows - 1);
   s.epsilon = args.epsilon;
-  s.split = 1;
-  args.rows == 1 ? start_rows<T, 1>(on, args, s, epilogue) : start_rows<T, gemv_rows>(on, args, s, epilogue);
+  const int blocks = blocks_together * multiprocessors();
+  const bool split = s.groups % 2 == 0 && used(2 * s.pairs, blocks * warps) > 1.05 * used(s.pairs, blocks * warps);
+  s.split = split ? 2 : 1;
+  const auto grid = static_cast<unsigned>(std::min(s.pairs, blocks));
+  args.rows == 1 ? start_rows<T, 1>(on, args, s, grid, epilogue) : start_rows<T, gemv_rows>(on, args, s, grid, epilogue);
 }
 
 template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, bf16>&);

@@ -20,6 +20,7 @@ constexpr int most_stages = 16;
 template <int Columns, int Groups>
 struct tile_of {
   static constexpr int groups = Groups; // warp groups that multiply
+  static constexpr int w_rows = 64 * groups;
   static constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
   static constexpr int stage_bytes = groups * block_bytes + Columns * box_columns * 2;
   static constexpr int own = Columns / 8 / cluster;                  // eights of rows of x that a block finishes
@@ -29,17 +30,8 @@ struct tile_of {
 };
 
 struct tile_shape {
-  std::int32_t tiles, whole; // the first `whole` tiles have Groups times 64 rows of W, those behind them 64
-  std::int32_t steps;        // of box_columns in a tile
+  std::int32_t tiles, steps; // of box_columns in a tile
   std::int32_t rows, distance, box_groups;
-};
-
-// Where a tile begins, in units of 64 rows of W, and how many it has.
-template <int Groups>
-struct tile_place {
-  std::int32_t first, count;
-  __device__ tile_place(const tile_shape& s, std::int32_t tile)
-      : first(min(tile, s.whole) * (Groups - 1) + tile), count(tile < s.whole ? Groups : 1) {}
 };
 
 struct block_barriers {
@@ -68,8 +60,7 @@ class copier {
         barriers_(barriers),
         range_(s.steps, rank),
         clusters_(static_cast<std::int32_t>(gridDim.x) / cluster),
-        tile_(static_cast<std::int32_t>(blockIdx.x) / cluster),
-        place_(s, tile_) {
+        tile_(static_cast<std::int32_t>(blockIdx.x) / cluster) {
     left_ = (s.tiles - tile_ + clusters_ - 1) / clusters_ * range_.count;
     aim();
   }
@@ -101,8 +92,7 @@ class copier {
   using shape = tile_of<Columns, Groups>;
 
   __device__ void aim() {
-    place_ = tile_place<Groups>(s_, tile_);
-    const std::int32_t q = place_.first * 32;
+    const std::int32_t q = tile_ * (shape::w_rows / 2);
     outer_ = q / s_.distance, inner_ = q % s_.distance / 8;
   }
   // Returns the column of the step, and goes on to the next.
@@ -110,13 +100,13 @@ class copier {
     const std::int32_t column = (range_.first + step_) * box_columns;
     std::byte* to = stages_ + stage * shape::stage_bytes;
     std::uint64_t* const barrier = barriers_.full + stage;
-    mbarrier_expect(barrier, shape::stage_bytes - (Groups - place_.count) * block_bytes);
+    mbarrier_expect(barrier, shape::stage_bytes);
     if constexpr (Plain) {
-      for (int i = 0; i < place_.count; ++i)
-        tensor_copy(to + i * block_bytes, weight_, {column, (place_.first + i) * 64, 0, 0, 0}, barrier);
+      for (int i = 0; i < shape::groups; ++i)
+        tensor_copy(to + i * block_bytes, weight_, {column, tile_ * shape::w_rows + 64 * i, 0, 0, 0}, barrier);
     } else {
       std::int32_t inner = inner_, outer = outer_;
-      for (int i = 0; i < 4 * place_.count; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
+      for (int i = 0; i < 4 * shape::groups; i += s_.box_groups, to += s_.box_groups * (block_bytes / 4)) {
         tensor_copy(to, weight_, {column, 0, 0, inner, outer}, barrier);
         if ((inner += s_.box_groups) >= s_.distance / 8) inner = 0, ++outer;
       }
@@ -136,7 +126,6 @@ class copier {
   const step_range range_;
   const std::int32_t clusters_;
   std::int32_t tile_, step_ = 0; // copied next
-  tile_place<Groups> place_;
   std::int32_t outer_ = 0, inner_ = 0, left_ = 0;
 };
 
@@ -170,14 +159,6 @@ class multiplier {
     keep_in_place(sums);
     if (last >= 0) pass(last);
   }
-  // As many steps of a tile that has no rows for this group.
-  __device__ void skip(std::int32_t steps) {
-    for (std::int32_t i = 0; i < steps; ++i) {
-      mbarrier_wait(barriers_.full + stage_, parity_);
-      pass(stage_);
-      if (++stage_ == shape::stages) stage_ = 0, parity_ ^= 1;
-    }
-  }
 
  private:
   using shape = tile_of<Columns, Groups>;
@@ -205,12 +186,6 @@ __device__ __forceinline__ void send_parts(const float (&sums)[Columns / 2], std
 #pragma unroll
     for (int i = 0; i < shape::own; ++i) send(to + i * shape::consumers * 16, sums + 4 * (block * shape::own + i), barrier);
   }
-}
-
-// This warp has read what the cluster sent.
-__device__ __forceinline__ void take_parts(block_barriers& barriers) {
-  __syncwarp();
-  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
 }
 
 // Adds up what the cluster sent and finishes it: pair q of the outputs, rows of x 8 (rank * own + i) + 2t and the next.
@@ -242,7 +217,8 @@ __device__ __forceinline__ void finish_parts(const std::byte* parts, const typen
       if (row + 1 < rows) epilogue.finish(states[row + 1], q, early[2 * i + 1], total.y, total.w);
     }
   }
-  take_parts(barriers);
+  __syncwarp();
+  if (threadIdx.x % 32 < cluster) arrive_in(address_in(threadIdx.x % 32, shared_address(&barriers.taken)));
 }
 
 } // namespace troupe::gpu::tiles

@@ -1,7 +1,6 @@
 // Products of 9 to 32 rows: tiles of W go through shared memory by tensor copies, warp groups multiply 64 rows of W each by all of x.
 //
-// A tile is 64 rows of W, or 128 where there are many: its x comes from the L2 cache, which would otherwise be the limit. The tiles of the
-// last round are 64 rows all the same when that shares them out better. A cluster of
+// A tile is 64 rows of W, or 128 for many rows of x: a tile's x comes from the L2 cache, which would otherwise be the limit. A cluster of
 // two blocks takes a tile, each half of the columns, so that few tiles too keep all multiprocessors reading evenly. (Clusters of two are
 // the largest that fill the GPU: of four 30 find room on 132 multiprocessors.) The blocks' sums meet in shared memory: each block adds up,
 // in the order of the blocks, and finishes its own rows of x.
@@ -46,35 +45,17 @@ __global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
     multiplier<T, Columns, Groups> product(stages, barriers, warp / 4);
     std::uint32_t parity = 0;
     for (std::int32_t tile = static_cast<std::int32_t>(blockIdx.x) / cluster; tile < s.tiles; tile += clusters, parity ^= 1) {
-      const tile_place<Groups> place(s, tile);
-      if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes / Groups * place.count);
-      if (warp / 4 >= place.count) {
-        product.skip(steps);
-        if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
-        take_parts(barriers);
-        continue;
-      }
+      if (threadIdx.x == 0) mbarrier_expect(&barriers.parts, shape::parts_bytes);
       float sums[Columns / 2];
       product.run(steps, sums);
       if (tile >= clusters) wait_for_cluster(&barriers.taken, parity ^ 1);
       send_parts<Columns, Groups>(sums, rank, parts, barriers);
-      const std::int32_t q = place.first * 32 + warp * 8 + threadIdx.x % 32 / 4;
+      const std::int32_t q = tile * (shape::w_rows / 2) + warp * 8 + threadIdx.x % 32 / 4;
       finish_parts<Columns, Groups>(parts, states, rank, q, s.rows, epilogue, barriers, parity);
     }
   }
   cluster_arrive(); // no block ends while others may still send to it
   cluster_wait();
-}
-
-// `units` times 64 rows as tiles for `clusters`: when one unit each is enough for what full rounds of whole tiles leave, it gets no more.
-void share_out(tile_shape& s, std::int32_t units, std::int32_t groups, std::int32_t clusters) {
-  const std::int32_t rest = units % (groups * clusters);
-  if (rest <= clusters) {
-    s.whole = (units - rest) / groups;
-    s.tiles = s.whole + rest;
-  } else {
-    s.tiles = s.whole = (units + groups - 1) / groups;
-  }
 }
 
 template <class T, int Columns, int Groups, class Epilogue>
@@ -83,13 +64,13 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance, 64);
   const CUtensorMap x = map_rows(args.type, args.x, args.rows, args.columns, args.x_stride, Columns);
   tile_shape s{};
+  s.tiles = (outputs.pairs + shape::w_rows / 2 - 1) / (shape::w_rows / 2);
   s.steps = static_cast<std::int32_t>((args.columns + box_columns - 1) / box_columns);
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
   static const std::int32_t most = resident_clusters(reinterpret_cast<const void*>(wgmma_kernel<T, Columns, Groups, Epilogue>), cluster,
                                                      shape::threads, shape::shared_bytes);
-  share_out(s, (outputs.pairs + 31) / 32, Groups, most);
   launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;
   launch(on, how, wgmma_kernel<T, Columns, Groups, Epilogue>, weight.map, x, s, epilogue);
