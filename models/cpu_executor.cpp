@@ -162,7 +162,7 @@ executor_plan agreed_plan(const model_weights& mine, cpu_executor_options option
     const executor_plan plan = plan_executor(mine, options, available, rank);
     options.num_blocks = agree(plan.info, {total_bytes(plan) + options.bytes_beside, available}, rank).num_blocks;
     return plan_executor(mine, options, std::nullopt, rank); // no more than was checked; others take memory by now
-  } catch (const std::exception& e) { // a lost peer, too: those of the other communicator do not know yet
+  } catch (const std::exception& e) {                        // a lost peer, too: those of the other communicator do not know yet
     abort_group(rank, name_of(rank) + ": " + e.what());
     throw;
   }
