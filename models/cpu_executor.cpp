@@ -168,10 +168,11 @@ class cpu_executor final : public step_executor {
 // The plan that all ranks of the group can follow: each with its own memory, all with the fewest blocks that any has room for.
 executor_plan agreed_plan(const model_weights& mine, cpu_executor_options options, const rank_context& rank) {
   try {
-    executor_plan plan = plan_executor(mine, options, cpu::available_memory(), rank);
-    options.num_blocks = agree(plan.info, rank).num_blocks;
+    const auto available = cpu::available_memory();
+    const executor_plan plan = plan_executor(mine, options, available, rank);
+    options.num_blocks = agree(plan.info, {total_bytes(plan) + options.bytes_beside, available}, rank).num_blocks;
     return plan_executor(mine, options, std::nullopt, rank); // no more than was checked; others take memory by now
-  } catch (const load_error& e) {
+  } catch (const std::exception& e) {                        // a lost peer, too: those of the other communicator do not know yet
     abort_group(rank, name_of(rank) + ": " + e.what());
     throw;
   }

@@ -25,6 +25,7 @@ struct cpu_executor_options {
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
+  std::size_t bytes_beside = 0;   // that such a model will take
 };
 
 // Throws load_error when the options cannot work together (with the numbers).
