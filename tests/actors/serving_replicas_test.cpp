@@ -26,7 +26,7 @@ TEST_F(serving_replicas_test, requests_spread_over_all_replicas) {
   submit_texts(30, 60);
   expect_texts(60);
   for (int replica = 0; replica < 3; ++replica) {
-    EXPECT_GT(steps_of(replica), 60) << replica;
+    EXPECT_GE(steps_of(replica), 60) << replica;
     EXPECT_EQ(group_metric("troupe_group_up", replica), 1);
   }
   EXPECT_TRUE(eventually([&] { return metric("troupe_requests_running") == 0 && server->active_requests() == 0; }));
