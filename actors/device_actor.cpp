@@ -53,7 +53,9 @@ void start(self_pointer self, const rank_start& place) {
   auto& s = self->state;
   if (s.executor != nullptr) return;
   s.rank = place.rank;
-  const auto publish = [self](std::string text) { self->send(self->state.registrar, group_rendezvous{self->state.token, std::move(text)}); };
+  const auto publish = [self](std::string text) {
+    self->send(self->state.registrar, group_rendezvous{self->state.token, std::move(text)});
+  };
   const auto fail = [self](const char* reason, bool bad_checkpoint) {
     self->send(self->state.registrar, device_start_failed{self->state.token, reason, bad_checkpoint});
     self->quit(caf::exit_reason::unhandled_exception);

@@ -225,12 +225,9 @@ gateway_actor::behavior_type run_gateway(self_pointer self, shared_state shared,
   s.schedulers = std::move(schedulers);
   s.detokenizer = std::move(detokenizer);
   return {
-      [self](generation_request& request) { take(self, request); },
-      [self](tokenize_call& call) { take_call(self, call); },
-      [self](detokenize_call& call) { take_call(self, call); },
-      [self](const cancel_request& c) { cancel(self, c); },
-      [self](moved_sequences& moved) { place_again(self, moved); },
-      [self](caf::tick_atom) { expire(self); },
+      [self](generation_request& request) { take(self, request); }, [self](tokenize_call& call) { take_call(self, call); },
+      [self](detokenize_call& call) { take_call(self, call); },     [self](const cancel_request& c) { cancel(self, c); },
+      [self](moved_sequences& moved) { place_again(self, moved); }, [self](caf::tick_atom) { expire(self); },
       [self](const end_all& all) { stop_all(self, all); },
   };
 }

@@ -28,8 +28,8 @@ struct gateway_state {
   shared_state shared;
   std::vector<scheduler_actor> schedulers; // one per replica
   detokenizer_actor detokenizer;
-  std::optional<replica_router> router;    // from the first request on: the devices' limits are known then
-  std::vector<std::uint64_t> losses_seen;  // of each replica, by the router
+  std::optional<replica_router> router;   // from the first request on: the devices' limits are known then
+  std::vector<std::uint64_t> losses_seen; // of each replica, by the router
   std::vector<token_id> eos;
   std::vector<tokenizer_actor> idle;                                          // each works on one job at a time
   std::deque<std::variant<request_job, tokenize_call, detokenize_call>> jobs; // a request may be cancelled while it waits here

@@ -24,10 +24,10 @@ class health_board {
  public:
   health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
 
-  void group_up(std::int32_t replica, bool up);   // its supervisor: false while it is being replaced
-  void step_completed(std::int32_t replica);      // its scheduler: the heartbeat
+  void group_up(std::int32_t replica, bool up);                        // its supervisor: false while it is being replaced
+  void step_completed(std::int32_t replica);                           // its scheduler: the heartbeat
   void give_group_up(std::int32_t replica, const std::string& reason); // with the last one the whole fails
-  void fail(const std::string& reason);           // escalation; the first reason stays
+  void fail(const std::string& reason);                                // escalation; the first reason stays
   void stop();
   void drain();
 

@@ -227,8 +227,8 @@ typename Inspector::result_type inspect(Inspector& f, group_time& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stage_times& x) {
-  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns, x.prepare_at_ns, x.compute_at_ns,
-           x.deliver_at_ns, x.groups, x.collective_wait_ns, x.collective_move_ns);
+  return f(caf::meta::type_name("stage_times"), x.prepare_ns, x.compute_ns, x.deliver_ns, x.prepare_at_ns, x.compute_at_ns, x.deliver_at_ns,
+           x.groups, x.collective_wait_ns, x.collective_move_ns);
 }
 
 template <class Inspector>

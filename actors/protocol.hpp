@@ -341,8 +341,8 @@ using device_actor = caf::typed_actor<caf::reacts_to<rank_start>, caf::reacts_to
 using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reacts_to<group_rendezvous>, caf::reacts_to<device_ready>,
                                          caf::reacts_to<device_start_failed>>;
 
-using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<group_timeout>,
-                                                 caf::reacts_to<caf::close_atom>>;
+using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>,
+                                                 caf::reacts_to<group_timeout>, caf::reacts_to<caf::close_atom>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
                                        caf::reacts_to<cancel_request>, caf::reacts_to<moved_sequences>, caf::reacts_to<end_all>,

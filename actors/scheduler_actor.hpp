@@ -42,14 +42,14 @@ struct scheduler_actor_state {
   std::int32_t replica = 0;
   detokenizer_actor detokenizer;
   supervisor_actor supervisor;
-  std::optional<scheduler> core; // from the first group on
-  std::vector<rank_state> ranks; // empty: no group at the moment
+  std::optional<scheduler> core;    // from the first group on
+  std::vector<rank_state> ranks;    // empty: no group at the moment
   generation_number generation = 0; // of the last group
-  bool halted = false;            // a rank waited in vain for another: nothing is planned until the supervisor has found out why
-  std::deque<sent_plan> sent;     // not answered by all ranks yet, oldest first
-  std::uint64_t last_news_ns = 0; // last answer, or the plan that ended an idle time
-  std::uint64_t preemptions = 0;  // as last reported
-  draft_counts drafts;            // likewise
+  bool halted = false;              // a rank waited in vain for another: nothing is planned until the supervisor has found out why
+  std::deque<sent_plan> sent;       // not answered by all ranks yet, oldest first
+  std::uint64_t last_news_ns = 0;   // last answer, or the plan that ended an idle time
+  std::uint64_t preemptions = 0;    // as last reported
+  draft_counts drafts;              // likewise
   bool ticking = false;
 };
 

@@ -51,7 +51,7 @@ struct serving_options {
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
-  std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
+  std::string worker_preamble;                       // what the child finds on its standard input before its token: whole lines, or nothing
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the group is lost
   std::chrono::milliseconds rank_deadline{1'500};    // so long may a rank's answer come after the first one's, at least: a rank is late
   std::chrono::milliseconds start_deadline{300'000}; // of a group's start
@@ -66,8 +66,8 @@ struct serving_parts {
   std::string bos_token, eos_token;               // template variables
   executor_factory make_executor;
   std::shared_ptr<telemetry::metrics> metrics;
-  std::shared_ptr<telemetry::timeline> timeline;     // null: nothing is traced
-  std::shared_ptr<void> companion;                   // lives as long as the serving side; may be null
+  std::shared_ptr<telemetry::timeline> timeline;    // null: nothing is traced
+  std::shared_ptr<void> companion;                  // lives as long as the serving side; may be null
   std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
 };
 

@@ -19,7 +19,8 @@ bool all_ended(const supervisor_state& s);
 
 // A thread or a process for every rank, which will say hello. Throws std::runtime_error; some may have started then.
 void start_ranks(supervisor_pointer self);
-// Tells the rank which one it is, once it has said hello and it is known where the group meets: rank 0 says that, so the others wait for it.
+// Tells the rank which one it is, once it has said hello and it is known where the group meets: rank 0 says that, so the others wait for
+// it.
 void tell_place(supervisor_pointer self, rank_seat& seat);
 // No one else may connect once all children are there.
 void close_port(supervisor_pointer self);

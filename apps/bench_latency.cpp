@@ -10,6 +10,7 @@
 
 #include "apps/bench/latency.hpp"
 #include "apps/bench_engine.hpp"
+#include "apps/bench_ranks.hpp"
 #include "apps/commands.hpp"
 #include "apps/tracing.hpp"
 
@@ -21,6 +22,7 @@ struct latency_command {
   bench::latency_options measure;
   std::string json_file;
   std::string trace_file;
+  bench_place place;
 };
 
 // The executor gets exactly what the measurement needs.
@@ -39,14 +41,16 @@ int run_latency(latency_command o) {
   size_engine(o);
   const auto source = open_source(o.engine);
   const bench::model_cost cost = cost_of(o.engine, *source);
-  const auto opened = open_trace(o.trace_file);
+  const bool reports = o.place.rank == 0;
+  const auto opened = open_trace(reports ? o.trace_file : std::string());
   telemetry::timeline silent;
   telemetry::timeline& timeline = opened ? *opened : silent;
   bench::latency_figures figures;
   std::optional<double> start_to_first_token;
   std::string failure; // what was measured before it counts all the same
+  bench_ranks others;
   try {
-    const auto executor = make_executor_factory(o.engine, source, nullptr, source->config().vocab_size)({}, {});
+    const auto executor = others.make_executor(o.engine, o.place, source);
     bench::step_driver driver(*executor, timeline);
     driver.run(bench::random_prompts(1, 16, driver.info().vocab_size, o.measure.seed), {1, 1, std::nullopt});
     start_to_first_token = bench::seconds_since_process_start();
@@ -60,8 +64,11 @@ int run_latency(latency_command o) {
     if (!start_to_first_token) throw; // nothing was measured
     failure = e.what();
   }
+  if (!reports) return failure.empty() ? 0 : 1;
   // The executor's memory is free again, for the ceilings.
-  const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
+  bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
+  ceilings.read_bytes_per_second *= others.gpus(); // of all GPUs together
+  ceilings.matmul_flops_per_second *= others.gpus();
   value_object result = begin_result("latency", o.engine, *source, ceilings);
   result.set("start_to_first_token_seconds", start_to_first_token ? value(*start_to_first_token) : value());
   result.set("plans_in_flight", std::int64_t{o.measure.plans_in_flight});
@@ -101,6 +108,7 @@ void add_bench_latency(CLI::App& bench, int& exit_code) {
   app->add_option("--seed", o->measure.seed, "Of the prompts")->capture_default_str();
   add_json_flag(*app, o->json_file);
   add_trace_flag(*app, o->trace_file);
+  add_place_flags(*app, o->place);
   app->callback([o, &exit_code] {
     std::erase(o->measure.batch_sizes, 0);
     std::erase(o->measure.prompt_lengths, 0);

@@ -15,8 +15,8 @@
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
 #include "apps/load_flags.hpp"
-#include "models/gpu_executor.hpp"
 #include "apps/tracing.hpp"
+#include "models/gpu_executor.hpp"
 
 namespace troupe::apps {
 namespace {

@@ -7,6 +7,9 @@
 #include <stdexcept>
 
 #include "core/error.hpp"
+#ifdef TROUPE_HAVE_CUDA
+#include "models/gpu_weights.hpp"
+#endif
 
 namespace troupe::apps {
 namespace {
@@ -29,6 +32,8 @@ std::filesystem::path tuning_cache() {
   if (home != nullptr && *home == '/') return std::filesystem::path(home) / ".cache" / "troupe" / "matmul";
   return {};
 }
+
+constexpr std::size_t most_host_dummy_bytes = std::size_t{256} << 20; // of weights: more takes the host too long
 
 std::optional<dtype> cache_type(const engine_options& o) {
   if (o.kv_cache_dtype == "auto") return std::nullopt;
@@ -80,16 +85,31 @@ device_choice choose_device(const engine_options& o, const model_config& config)
           "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
 }
 
+void check_gpu_ranks(const engine_options& o, std::int32_t first) {
+  const std::int32_t count = gpu_count();
+  if (o.devices() > count - first) {
+    throw load_error("--tp " + std::to_string(o.tensor_parallel_size) + ", --pp " + std::to_string(o.pipeline_parallel_size) +
+                     " and --dp " + std::to_string(o.data_parallel_size) + " take " + std::to_string(o.devices()) + " GPUs from " +
+                     std::to_string(first) + " on, but this machine has " + std::to_string(count));
+  }
+  if (o.pipeline_parallel_size > 1) {
+    throw load_error("--pp " + std::to_string(o.pipeline_parallel_size) + ": a GPU holds all layers; --tp shares each of them out");
+  }
+  if (o.tensor_parallel_size > 1 && !o.draft_model.empty()) throw load_error("--speculative-method draft does not go with --tp on GPUs");
+}
+
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
-                                                    const checkpoint* draft, std::int32_t tokenizer_vocab,
-                                                    const std::optional<keeper::access>& keep) {
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host,
+                                                    std::chrono::milliseconds deadline, const std::optional<keeper::access>& keep) {
   gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
   options.keep = keep;
   const bool dummy = o.load_format == "dummy";
-  if (dummy && draft == nullptr) return make_gpu_executor_with_dummy_weights(source.config(), options);
+  const gpu_rank rank = join_gpus(host, device, deadline);
+  const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config()) > most_host_dummy_bytes;
+  if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);
   const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
   if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);
-  return make_gpu_executor(load(source), options);
+  return make_gpu_executor(load(source), options, rank);
 }
 
 #else
@@ -101,8 +121,10 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
 
+void check_gpu_ranks(const engine_options&, std::int32_t) {}
+
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t,
-                                                    const std::optional<keeper::access>&) {
+                                                    const rank_context&, std::chrono::milliseconds, const std::optional<keeper::access>&) {
   throw std::logic_error("no GPU was chosen");
 }
 

@@ -1,6 +1,7 @@
 // Which device runs the model, and its executor.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,10 +26,15 @@ device_choice choose_device(const engine_options& options, const model_config& c
 // What the flags say of an executor on GPU `device`. Throws load_error where they contradict each other.
 gpu_executor_options gpu_options(std::int32_t device, const engine_options& options, std::int32_t tokenizer_vocab);
 
-// The executor of a GPU, with a draft model beside it unless that is null. Dummy weights are made on the device, but for a draft model's
-// company, whose are made on the host.
+// Throws load_error, with the numbers, where there are fewer GPUs from `first` on than ranks, or ranks of what GPUs cannot do together.
+void check_gpu_ranks(const engine_options& options, std::int32_t first);
+
+// The executor of a GPU, with a draft model beside it unless that is null. Dummy weights of large models are made on the device, each
+// rank's for itself. Those of small ones, and of a draft model's company, are made on the host: one model, which ranks cut like a loaded
+// one. `host`: the rank and its group's communicators between hosts; no call on the GPU waits longer than `deadline` for a peer.
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const checkpoint& source,
-                                                    const checkpoint* draft, std::int32_t tokenizer_vocab,
-                                                    const std::optional<keeper::access>& keep);
+                                                    const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host = {},
+                                                    std::chrono::milliseconds deadline = {},
+                                                    const std::optional<keeper::access>& keep = {});
 
 } // namespace troupe::apps

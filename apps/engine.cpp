@@ -68,7 +68,10 @@ std::chrono::milliseconds call_deadline(const engine_options& o) {
 
 // Several GPUs have a process each: a sticky error of one can only be cleared by ending its process.
 bool a_process_each(const engine_options& o, const model_config& config) {
-  return o.isolate_devices || (o.devices() > 1 && o.device != "cpu" && choose_device(o, config).gpu);
+  if (o.devices() == 1 || o.device == "cpu") return o.isolate_devices;
+  const std::optional<std::int32_t> first = choose_device(o, config).gpu;
+  if (first) check_gpu_ranks(o, *first);
+  return o.isolate_devices || first;
 }
 
 // The options of one rank: its own GPU, its share of the cores.
@@ -202,14 +205,16 @@ class executor_maker {
         tokenizer_vocab_(tokenizer_vocab),
         keep_(std::move(keep)),
         links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
-                std::chrono::seconds(options_.start_deadline_s), call_deadline(options_)}) {}
+                std::chrono::seconds(options_.start_deadline_s), call_deadline(options_)}),
+        gpu_links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
+                    std::chrono::seconds(options_.start_deadline_s), std::chrono::seconds(options_.start_deadline_s)}) {}
 
   std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     const device_choice first = choose_device(options_, source_->config());
     const engine_options mine = options_of_rank(options_, place, first.gpu);
     const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
     if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
-    if (options_.group_size() > 1 && first.gpu) throw load_error("--tp and --pp: a group of GPUs cannot be formed by this program yet");
+    if (device.gpu && options_.group_size() > 1) return make_rank_on_gpu(*device.gpu, mine, place, publish);
     if (device.gpu) return make_on_gpu(*device.gpu, mine);
     check_batch(mine);
     if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
@@ -227,9 +232,17 @@ class executor_maker {
   std::unique_ptr<step_executor> make_on_gpu(std::int32_t device, engine_options o) {
     const std::lock_guard lock(guard_);
     if (gpu_blocks_) o.num_kv_blocks = gpu_blocks_;
-    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, keep_);
+    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, {}, {}, keep_);
     gpu_blocks_ = executor->info().num_blocks;
     return executor;
+  }
+
+  std::unique_ptr<step_executor> make_rank_on_gpu(std::int32_t device, const engine_options& o, const actors::rank_start& place,
+                                                  const actors::publish_rendezvous& publish) {
+    check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
+    if (place.size == 1) throw load_error("--tp with GPUs takes a process for each, and this command runs in one");
+    const auto link = gpu_links_.open(place, publish);
+    return make_executor_on_gpu(device, o, *source_, nullptr, tokenizer_vocab_, link->meet(), call_deadline(options_), keep_);
   }
 
   std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
@@ -257,6 +270,7 @@ class executor_maker {
   const std::int32_t tokenizer_vocab_;
   const std::optional<keeper::access> keep_;
   group_links links_;
+  group_links gpu_links_; // on the host they serve the start alone, where ranks wait for each other's loading
   std::mutex guard_;
   std::shared_ptr<const model_weights> target_weights_, draft_weights_;
   std::optional<std::int32_t> gpu_blocks_; // of the first device: one that replaces it must have as many, whatever memory is free then

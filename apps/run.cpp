@@ -139,9 +139,10 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("--seed", options->seed, "seed of the draws (default: a random one)");
   add_trace_flag(*command, options->trace_file);
   command
-      ->add_option("--compare-layers", options->compare_layers,
-                   "instead of answering, run the prompt's tokens two ways and report the layer where they part: fused (decode steps against "
-                   "the GPU's plain path), prefill (one step against it) or cpu (the plain path against the CPU)")
+      ->add_option(
+          "--compare-layers", options->compare_layers,
+          "instead of answering, run the prompt's tokens two ways and report the layer where they part: fused (decode steps against "
+          "the GPU's plain path), prefill (one step against it) or cpu (the plain path against the CPU)")
       ->check(CLI::IsMember({"fused", "prefill", "cpu"}));
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

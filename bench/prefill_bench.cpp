@@ -165,7 +165,7 @@ class layer_load {
     gpu::norm_args a;
     a.x = x.data();
     a.y = normed_.data();
-    a.stride = a.columns = hidden;
+    a.stride = a.y_stride = a.columns = hidden;
     a.rows = rows_;
     a.weight = norm_.data();
     a.epsilon = 1e-5F;

@@ -13,7 +13,7 @@ namespace troupe::gpu {
 namespace {
 
 constexpr const char* op = "decode attention";
-constexpr int warps = 4;
+constexpr int few_warps = 4, many_warps = 8; // of a block: as many as two blocks of a multiprocessor have, or one that has it for itself
 constexpr int max_splits = 16; // blocks of a cluster
 
 struct attention_shape {
@@ -23,22 +23,22 @@ struct attention_shape {
   float scale_log2; // scale * log2(e): weights are powers of two
 };
 
-template <int HeadDim>
+template <int Warps>
 struct shared_state {
-  float top[warps][group_heads], sum[warps][group_heads];
+  float top[Warps][group_heads], sum[Warps][group_heads];
   float block_top[group_heads], block_sum[group_heads];
 };
 
 // A block's dynamic shared memory once its tiles are done: weighted values by warp and head, then those of the block.
-template <int HeadDim>
+template <int HeadDim, int Warps>
 struct mixes {
-  float of_warp[warps * group_heads][HeadDim + 1]; // the last column keeps heads in different banks
+  float of_warp[Warps * group_heads][HeadDim + 1]; // the last column keeps heads in different banks
   float of_block[group_heads][HeadDim];
 };
 
-template <int HeadDim>
-__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<HeadDim>& shared,
-                             mixes<HeadDim>& mix) {
+template <int HeadDim, int Warps>
+__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<Warps>& shared,
+                             mixes<HeadDim, Warps>& mix) {
   const std::int32_t g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -55,14 +55,14 @@ __device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp
 }
 
 // The warps' parts of a head's dimension d become the block's: the value, and top and sum.
-template <int HeadDim>
-__device__ float join_warps(const shared_state<HeadDim>& shared, const mixes<HeadDim>& mix, int h, int d, float& top, float& sum) {
+template <int HeadDim, int Warps>
+__device__ float join_warps(const shared_state<Warps>& shared, const mixes<HeadDim, Warps>& mix, int h, int d, float& top, float& sum) {
   float mixed = 0;
   top = minus_infinity, sum = 0;
 #pragma unroll
-  for (int w = 0; w < warps; ++w) top = fmaxf(top, shared.top[w][h]);
+  for (int w = 0; w < Warps; ++w) top = fmaxf(top, shared.top[w][h]);
 #pragma unroll
-  for (int w = 0; w < warps; ++w) {
+  for (int w = 0; w < Warps; ++w) {
     const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - top);
     sum += shared.sum[w][h] * scale;
     mixed += mix.of_warp[w * group_heads + h][d] * scale;
@@ -71,8 +71,8 @@ __device__ float join_warps(const shared_state<HeadDim>& shared, const mixes<Hea
 }
 
 // A head's dimension d from the parts of the cluster's blocks, in their order.
-template <int HeadDim>
-__device__ float join_blocks(shared_state<HeadDim>& shared, mixes<HeadDim>& mix, int h, int d, std::int32_t splits) {
+template <int HeadDim, int Warps>
+__device__ float join_blocks(shared_state<Warps>& shared, mixes<HeadDim, Warps>& mix, int h, int d, std::int32_t splits) {
   float tops[max_splits], sums[max_splits], parts[max_splits], top = minus_infinity;
 #pragma unroll
   for (int p = 0; p < max_splits; ++p) {
@@ -96,13 +96,13 @@ __device__ float join_blocks(shared_state<HeadDim>& shared, mixes<HeadDim>& mix,
   return mixed / sum;
 }
 
-// One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take every fourth
-// tile, each with its own tiles under way. The block that finishes a row's heads last joins the shares, in their order.
-template <class T, int HeadDim, int Stages>
-__global__ void __launch_bounds__(warps * 32, 2)
+// One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take tiles
+// in turn, each with its own tiles under way. The block that finishes a row's heads last joins the shares, in their order.
+template <class T, int HeadDim, int Stages, int Warps>
+__global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
     decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output, row_places places, const T* kv) {
   extern __shared__ __align__(128) std::byte dynamic[];
-  __shared__ shared_state<HeadDim> shared;
+  __shared__ shared_state<Warps> shared;
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.z;
   const std::int32_t kv_head = blockIdx.y / s.group_tiles, in_group = blockIdx.y % s.group_tiles * group_heads;
   const std::int32_t head = kv_head * s.group + in_group, live = min(group_heads, s.group - in_group);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(warps * 32, 2)
 
   const kv_place<T> place{kv, places.block_tables + row * places.table_stride, s.block_size, s.kv_heads, kv_head};
   using tiles_under_way = tile_pipe<T, HeadDim, Stages>;
-  tiles_under_way pipe(place, dynamic + warp * tiles_under_way::bytes, begin + warp, warps, end, low, high, lane);
+  tiles_under_way pipe(place, dynamic + warp * tiles_under_way::bytes, begin + warp, Warps, end, low, high, lane);
   if (s.unsettled > 0) {
     pipe.fill((high - s.unsettled) / tile); // tiles whose last position is settled
     wait_for_previous();
@@ -123,18 +123,18 @@ __global__ void __launch_bounds__(warps * 32, 2)
   pipe.fill(end);
   query_fragments<T, HeadDim> q(query + row * s.query_stride + head * HeadDim, live, lane);
   head_state<HeadDim> state;
-  for (std::int32_t at = begin + warp; at < end; at += warps) {
+  for (std::int32_t at = begin + warp; at < end; at += Warps) {
     const std::byte* const kv_tile = pipe.wait();
     take_tile<tiles_under_way, T, HeadDim>(kv_tile, q, at * tile, low, high, s.scale_log2, lane, state);
     pipe.pass();
   }
   pipe.drain();
   __syncthreads(); // the tiles' place is free
-  auto& mix = *reinterpret_cast<mixes<HeadDim>*>(dynamic);
-  publish_warp<HeadDim>(state, warp, lane, shared, mix);
+  auto& mix = *reinterpret_cast<mixes<HeadDim, Warps>*>(dynamic);
+  publish_warp(state, warp, lane, shared, mix);
   __syncthreads();
   T* const to = output + row * s.output_stride + head * HeadDim;
-  for (int i = threadIdx.x; i < live * HeadDim; i += warps * 32) {
+  for (int i = threadIdx.x; i < live * HeadDim; i += Warps * 32) {
     const int h = i / HeadDim, d = i % HeadDim;
     float top, sum;
     const float mixed = join_warps<HeadDim>(shared, mix, h, d, top, sum);
@@ -148,13 +148,13 @@ __global__ void __launch_bounds__(warps * 32, 2)
   if (s.splits == 1) return;
   cluster_arrive();
   cluster_wait();
-  for (int i = static_cast<int>(blockIdx.x) * warps * 32 + threadIdx.x; i < live * HeadDim; i += s.splits * warps * 32)
+  for (int i = static_cast<int>(blockIdx.x) * Warps * 32 + threadIdx.x; i < live * HeadDim; i += s.splits * Warps * 32)
     to[i] = from_float<T>(join_blocks<HeadDim>(shared, mix, i / HeadDim, i % HeadDim, s.splits));
   cluster_arrive(); // no block ends while others still read its part
   cluster_wait();
 }
 
-template <class T, int HeadDim, int Stages>
+template <class T, int HeadDim, int Stages, int Warps>
 void start(cuda::stream_handle on, const decode_attention_args& args) {
   const kv_layout& layout = args.kv.layout;
   attention_shape s{};
@@ -171,24 +171,31 @@ void start(cuda::stream_handle on, const decode_attention_args& args) {
   s.scale_log2 = args.scale * 1.4426950408889634F;
   const dim3 grid(static_cast<unsigned>(args.splits), static_cast<unsigned>(layout.kv_heads * s.group_tiles),
                   static_cast<unsigned>(args.rows));
-  constexpr std::size_t shared = std::max(std::size_t{warps} * tile_pipe<T, HeadDim, Stages>::bytes, sizeof(mixes<HeadDim>));
-  launch_shape how({grid, warps * 32, shared, args.overlaps});
+  constexpr std::size_t shared = std::max(std::size_t{Warps} * tile_pipe<T, HeadDim, Stages>::bytes, sizeof(mixes<HeadDim, Warps>));
+  launch_shape how({grid, Warps * 32, shared, args.overlaps});
   how.cluster = static_cast<unsigned>(args.splits);
-  launch(on, how, decode_kernel<T, HeadDim, Stages>, s, static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places,
+  launch(on, how, decode_kernel<T, HeadDim, Stages, Warps>, s, static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places,
          reinterpret_cast<const T*>(args.kv.data));
 }
 
+std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads) {
+  return rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
+}
+
+// Beside the products of one or two rows there is room on a multiprocessor for a block of few warps alone.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
-  const bool one_tile_each = args.longest > 0 && args.longest <= args.splits * warps * tile;
-  one_tile_each ? start<T, HeadDim, 1>(on, args) : start<T, HeadDim, Stages>(on, args);
+  const std::int32_t turn = args.splits * few_warps * tile; // positions that few warps take at once
+  const bool alone = args.rows > gemv_rows && args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
+  if (args.longest > 0 && args.longest <= turn) return start<T, HeadDim, 1, few_warps>(on, args);
+  if (alone && (args.longest <= 0 || args.longest > 2 * turn)) return start<T, HeadDim, Stages, many_warps>(on, args);
+  start<T, HeadDim, Stages, few_warps>(on, args);
 }
 
 } // namespace
 
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest) {
-  const std::int32_t units = rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
-  const std::int32_t useful = std::min(multiprocessors() / units, longest / (warps * tile));
+  const std::int32_t useful = std::min(multiprocessors() / units_of(rows, heads, kv_heads), longest / (few_warps * tile));
   return static_cast<std::int32_t>(std::bit_floor(static_cast<unsigned>(std::clamp(useful, 1, max_splits))));
 }
 

@@ -25,11 +25,12 @@ void embedding(cuda::stream_handle on, const embedding_args& args);
 // y = norm(x + residual) * weight (+ bias); the sum, rounded, goes to `sum` when that is given (it may be x or residual).
 struct norm_args {
   dtype type = dtype::bf16;
-  const void* x = nullptr;        // [rows][columns]; all four matrices have the same stride
+  const void* x = nullptr;        // [rows][columns]
   const void* residual = nullptr; // or null
   void* sum = nullptr;            // or null
   void* y = nullptr;
-  std::int64_t stride = 0;
+  std::int64_t stride = 0; // of x, residual and sum
+  std::int64_t y_stride = 0;
   std::int32_t rows = 0;
   std::int64_t columns = 0;
   const void* weight = nullptr; // [columns]

@@ -29,6 +29,30 @@ __device__ __forceinline__ T from_float(float x) {
 __device__ __forceinline__ float2 to_floats(__nv_bfloat162 x) { return __bfloat1622float2(x); }
 __device__ __forceinline__ float2 to_floats(__half2 x) { return __half22float2(x); }
 
+// Two elements in one word, `low` at the lower address.
+template <class T>
+__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
+  std::uint32_t out;
+  if constexpr (std::is_same_v<T, bf16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+template <class T>
+__device__ __forceinline__ float2 load_two(const T* from) {
+  const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(from);
+  if constexpr (std::is_same_v<T, bf16>)
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000U));
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+}
+__device__ __forceinline__ void store_two(float* to, float low, float high) { *reinterpret_cast<float2*>(to) = make_float2(low, high); }
+template <class T>
+__device__ __forceinline__ void store_two(T* to, float low, float high) {
+  *reinterpret_cast<std::uint32_t*>(to) = pair_of<T>(low, high);
+}
+
 // Eight elements in one 16-byte access.
 template <class T>
 struct alignas(16) eight {

@@ -2,8 +2,8 @@
 // behind the product in a layer is done on the way.
 //
 // For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a warp,
-// above it one in tiles for that of a warp group. A row's result is bit for bit the same whatever the other rows of the call are, as long as
-// the number of rows stays within 1-2, 3-8, 9-16, 17-32, 33-64 or 65-128.
+// up to 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the other
+// rows of the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct row_places {
   std::int64_t table_stride = 0;
 };
 
-// cos and sin by [position][head_dim / 2], f32, as kernels/rope.hpp makes them; pairs are halves of a head.
+// cos and sin by [position][head_dim / 2], f32, on 8 bytes, as kernels/rope.hpp makes them; pairs are halves of a head.
 struct rotary {
   const float* cos = nullptr;
   const float* sin = nullptr;

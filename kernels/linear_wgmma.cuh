@@ -4,9 +4,10 @@
 #include <algorithm>
 
 #include "kernels/cluster.cuh"
+#include "kernels/cuda/linear_maps.hpp"
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
-#include "kernels/tensor_map.cuh"
+#include "kernels/tensor_copies.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace troupe::gpu::tiles {
@@ -32,20 +33,6 @@ struct tile_shape {
   std::int32_t tiles, steps; // of box_columns in a tile
   std::int32_t rows, distance, box_groups;
 };
-
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, const std::int32_t (&at)[5], std::uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(
-          shared_address(to)),
-      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier))
-      : "memory");
-}
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap& map, std::int32_t column, std::uint64_t* barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                   shared_address(to)),
-               "l"(&map), "r"(column), "r"(0), "r"(shared_address(barrier))
-               : "memory");
-}
 
 struct block_barriers {
   std::uint64_t full[most_stages], empty[most_stages];
@@ -129,7 +116,7 @@ class copier {
     return column;
   }
   __device__ void copy_x(int stage, std::int32_t column) const {
-    tensor_copy(stages_ + stage * shape::stage_bytes + shape::groups * block_bytes, x_, column, barriers_.full + stage);
+    tensor_copy(stages_ + stage * shape::stage_bytes + shape::groups * block_bytes, x_, {column, 0}, barriers_.full + stage);
   }
 
   const tile_shape& s_;
@@ -152,8 +139,7 @@ class multiplier {
   __device__ void run(std::int32_t steps, float (&sums)[Columns / 2]) {
 #pragma unroll
     for (float& sum : sums) sum = 0;
-#pragma unroll
-    for (float& sum : sums) keep_in_place(sum);
+    keep_in_place(sums);
     int last = -1; // stage whose products are under way
     for (std::int32_t i = 0; i < steps; ++i) {
       mbarrier_wait(barriers_.full + stage_, parity_);
@@ -170,8 +156,7 @@ class multiplier {
       if (++stage_ == shape::stages) stage_ = 0, parity_ ^= 1;
     }
     wgmma_wait<0>();
-#pragma unroll
-    for (float& sum : sums) keep_in_place(sum);
+    keep_in_place(sums);
     if (last >= 0) pass(last);
   }
 

@@ -1,4 +1,4 @@
-// Products of 9 to 128 rows: tiles of W go through shared memory by tensor copies, warp groups multiply 64 rows of W each by all of x.
+// Products of 9 to 32 rows: tiles of W go through shared memory by tensor copies, warp groups multiply 64 rows of W each by all of x.
 //
 // A tile is 64 rows of W, or 128 for many rows of x: a tile's x comes from the L2 cache, which would otherwise be the limit. A cluster of
 // two blocks takes a tile, each half of the columns, so that few tiles too keep all multiprocessors reading evenly. (Clusters of two are
@@ -58,30 +58,10 @@ __global__ void __launch_bounds__(tile_of<Columns, Groups>::threads, 1)
   cluster_wait();
 }
 
-// How many clusters of a kernel run at once.
-template <class Kernel>
-std::int32_t resident_clusters(Kernel* kernel, unsigned threads, std::size_t shared) {
-  cuda::check(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "cudaFuncSetAttribute");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = cluster;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  cuda::check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "cudaOccupancyMaxActiveClusters");
-  return count;
-}
-
 template <class T, int Columns, int Groups, class Epilogue>
 void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
   using shape = tile_of<Columns, Groups>;
-  const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance);
+  const weight_map weight = map_weight(args.type, args.weight, args.out_rows, args.columns, Epilogue::plain, outputs.distance, 64);
   const CUtensorMap x = map_rows(args.type, args.x, args.rows, args.columns, args.x_stride, Columns);
   tile_shape s{};
   s.tiles = (outputs.pairs + shape::w_rows / 2 - 1) / (shape::w_rows / 2);
@@ -89,7 +69,8 @@ void start_tiles(cuda::stream_handle on, const linear_args& args, row_pairs outp
   s.rows = args.rows;
   s.distance = outputs.distance;
   s.box_groups = weight.box_groups;
-  static const std::int32_t most = resident_clusters(wgmma_kernel<T, Columns, Groups, Epilogue>, shape::threads, shape::shared_bytes);
+  static const std::int32_t most = resident_clusters(reinterpret_cast<const void*>(wgmma_kernel<T, Columns, Groups, Epilogue>), cluster,
+                                                     shape::threads, shape::shared_bytes);
   launch_shape how({static_cast<unsigned>(std::min(s.tiles, most) * cluster), shape::threads, shape::shared_bytes, args.overlaps});
   how.cluster = cluster;
   launch(on, how, wgmma_kernel<T, Columns, Groups, Epilogue>, weight.map, x, s, epilogue);
@@ -102,64 +83,12 @@ void start_columns(cuda::stream_handle on, const linear_args& args, row_pairs ou
   start_tiles<T, Columns, 2>(on, args, outputs, epilogue);
 }
 
-std::int32_t columns_for(std::int32_t rows) { return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
-
-// y = rms_norm(x), a block a row. `columns` is a multiple of 8.
-template <class T>
-__global__ void __launch_bounds__(512)
-    norm_kernel(const T* x, std::int64_t x_stride, const T* weight, float epsilon, std::int32_t columns, T* y) {
-  __shared__ float partial[16];
-  wait_for_previous();
-  let_next_start();
-  const T* const row = x + blockIdx.x * x_stride;
-  float squares = 0;
-  for (std::int32_t i = 8 * threadIdx.x; i < columns; i += 8 * blockDim.x) {
-    const eight<T> v = load_eight(row + i);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) squares += to_float(v.at[k]) * to_float(v.at[k]);
-  }
-  squares = warp_sum(squares);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = squares;
-  __syncthreads();
-  squares = warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0F);
-  const float scale = rsqrtf(squares / static_cast<float>(columns) + epsilon);
-  for (std::int32_t i = 8 * threadIdx.x; i < columns; i += 8 * blockDim.x) {
-    eight<T> v = load_eight(row + i);
-    const eight<T> w = load_eight(weight + i);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) v.at[k] = from_float<T>(to_float(v.at[k]) * scale * to_float(w.at[k]));
-    store_eight(y + blockIdx.x * std::int64_t{columns} + i, v);
-  }
-}
-
 } // namespace
-
-std::size_t linear_workspace(std::int32_t rows, std::int64_t columns) {
-  if (rows <= stream_rows) return 0;
-  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) * 2;
-}
 
 template <class T, class Epilogue>
 void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
-  linear_args product = args;
-  if (args.norm_weight != nullptr) {
-    auto* const y = static_cast<T*>(args.workspace);
-    const auto columns = static_cast<std::int32_t>(args.columns);
-    launch(on, {static_cast<unsigned>(args.rows), 512, 0, args.overlaps}, norm_kernel<T>, static_cast<const T*>(args.x), args.x_stride,
-           static_cast<const T*>(args.norm_weight), args.epsilon, columns, y);
-    product.x = y;
-    product.x_stride = args.columns;
-  }
-  switch (columns_for(args.rows)) {
-    case 16:
-      return start_columns<T, 16>(on, product, outputs, epilogue);
-    case 32:
-      return start_columns<T, 32>(on, product, outputs, epilogue);
-    case 64:
-      return start_columns<T, 64>(on, product, outputs, epilogue);
-    default:
-      return start_columns<T, 128>(on, product, outputs, epilogue);
-  }
+  if (args.rows <= 16) return start_columns<T, 16>(on, args, outputs, epilogue);
+  start_columns<T, 32>(on, args, outputs, epilogue);
 }
 
 template void start_wgmma<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, bf16>&);

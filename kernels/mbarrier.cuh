@@ -25,15 +25,13 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
 __device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-// Until the phase of this parity is over.
+// Until the phase of this parity is over; the one before the first counts as over, with parity 1.
 __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
-  std::uint32_t done = 0;
-  while (done == 0) { // each try waits for a while by itself
-    asm volatile("{\n.reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-  }
+  asm volatile( // each try waits for a while by itself
+      "{\n.reg .pred done;\nagain:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n @!done bra again;\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
 }
 
 // `to`, `from` and `bytes` in multiples of 16.

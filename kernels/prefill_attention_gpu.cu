@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/tensor_map.hpp"
+#include "kernels/linear_paths.cuh"
 
 namespace troupe::gpu {
 namespace {
@@ -15,13 +16,6 @@ std::int64_t work(const prefill_tile& tile, std::int32_t window) {
   return tile.first_position + tile.rows - low;
 }
 
-std::int32_t multiprocessors() {
-  int device = 0, count = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda::check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  return count;
-}
-
 prefill::shape shape_of(const prefill_attention_args& args) {
   const kv_layout& layout = args.kv.layout;
   const auto head_dim = static_cast<std::uint64_t>(layout.head_dim), block_size = static_cast<std::uint64_t>(layout.block_size);
@@ -29,25 +23,28 @@ prefill::shape shape_of(const prefill_attention_args& args) {
   prefill::shape s{};
   s.group = args.heads / layout.kv_heads;
   s.rows = prefill::lines / s.group;
-  s.query = make_tensor_map({layout.type,
-                             args.query,
-                             {head_dim, static_cast<std::uint64_t>(args.heads), static_cast<std::uint64_t>(args.rows)},
-                             {head_dim, static_cast<std::uint64_t>(args.query_stride)},
-                             {64, static_cast<std::uint32_t>(s.group), static_cast<std::uint32_t>(s.rows)},
-                             CU_TENSOR_MAP_SWIZZLE_128B});
+  s.query = make_tensor_map<3>({layout.type,
+                                args.query,
+                                {head_dim, static_cast<std::uint64_t>(args.heads), static_cast<std::uint64_t>(args.rows)},
+                                {head_dim, static_cast<std::uint64_t>(args.query_stride)},
+                                {64, static_cast<std::uint32_t>(s.group), static_cast<std::uint32_t>(s.rows)},
+                                CU_TENSOR_MAP_SWIZZLE_128B,
+                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   // A part is the keys or the values of one head in one block.
-  s.key = make_tensor_map({layout.type,
-                           args.kv.data,
-                           {block_size, head_dim, parts},
-                           {block_size, layout.head_elements()},
-                           {prefill::piece, static_cast<std::uint32_t>(layout.head_dim), 1},
-                           CU_TENSOR_MAP_SWIZZLE_32B});
-  s.value = make_tensor_map({layout.type,
-                             args.kv.data,
-                             {head_dim, block_size, parts},
-                             {head_dim, layout.head_elements()},
-                             {64, prefill::piece, 1},
-                             CU_TENSOR_MAP_SWIZZLE_128B});
+  s.key = make_tensor_map<3>({layout.type,
+                              args.kv.data,
+                              {block_size, head_dim, parts},
+                              {block_size, layout.head_elements()},
+                              {prefill::piece, static_cast<std::uint32_t>(layout.head_dim), 1},
+                              CU_TENSOR_MAP_SWIZZLE_32B,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+  s.value = make_tensor_map<3>({layout.type,
+                                args.kv.data,
+                                {head_dim, block_size, parts},
+                                {head_dim, layout.head_elements()},
+                                {64, prefill::piece, 1},
+                                CU_TENSOR_MAP_SWIZZLE_128B,
+                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   s.tiles = args.tiles;
   s.items = args.tile_count * layout.kv_heads;
   s.kv_heads = layout.kv_heads;

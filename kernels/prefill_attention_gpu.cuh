@@ -20,16 +20,6 @@ struct lines_state {
   std::int32_t position[2];
 };
 
-template <class T>
-__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
-  std::uint32_t out;
-  if constexpr (std::is_same_v<T, bf16>)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-  return out;
-}
-
 __device__ __forceinline__ float power_of_two(float x) {
   float out;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
@@ -79,25 +69,24 @@ __device__ __forceinline__ void pack_weights(lines_state<HeadDim>& l) {
 template <class T, int HeadDim>
 __device__ __forceinline__ void score(lines_state<HeadDim>& l, const std::uint16_t (&query)[HeadDim / 64][lines][64],
                                       const std::uint16_t (&key)[keys / piece][HeadDim][piece]) {
-  const std::uint64_t a = hopper::operand(query, 16, 1024, hopper::swizzle::bytes_128);
-  const std::uint64_t b = hopper::operand(key, HeadDim * piece * 2, 8 * piece * 2, hopper::swizzle::bytes_32);
+  const std::uint64_t a = matrix_at(shared_address(query), 16, 1024, swizzle::bytes_128);
+  const std::uint64_t b = matrix_at(shared_address(key), HeadDim * piece * 2, 8 * piece * 2, swizzle::bytes_32);
 #pragma unroll
   for (int k = 0; k < HeadDim / 16; ++k)
-    hopper::multiply<T>(l.scores, hopper::advanced(a, k / 4 * sizeof(query[0]) + k % 4 * 32), hopper::advanced(b, k * 16 * piece * 2),
-                        k > 0 ? 1 : 0);
+    wgmma_columns<T>(l.scores, advanced(a, k / 4 * sizeof(query[0]) + k % 4 * 32), advanced(b, k * 16 * piece * 2), k > 0 ? 1 : 0);
 }
 
 // mix += weights v of a stage of values.
 template <class T, int HeadDim>
 __device__ __forceinline__ void gather(lines_state<HeadDim>& l, const std::uint16_t (&value)[HeadDim / 64][keys][64]) {
-  const std::uint64_t b = hopper::operand(value, sizeof(value[0]), 1024, hopper::swizzle::bytes_128);
+  const std::uint64_t b = matrix_at(shared_address(value), sizeof(value[0]), 1024, swizzle::bytes_128);
 #pragma unroll
-  for (int k = 0; k < keys / 16; ++k) hopper::multiply<T>(l.mix, l.weights + 4 * k, hopper::advanced(b, k * 16 * 128));
+  for (int k = 0; k < keys / 16; ++k) wgmma_columns<T>(l.mix, l.weights + 4 * k, advanced(b, k * 16 * 128));
 }
 
 // The warpgroups' turns at starting products. Each takes one turn a step of an item, whether it has something to do in it or not.
-__device__ __forceinline__ void take_turn(std::int32_t warpgroup) { hopper::sync_threads(1 + warpgroup, warpgroups * 128); }
-__device__ __forceinline__ void pass_turn(std::int32_t warpgroup) { hopper::arrive_threads(2 - warpgroup, warpgroups * 128); }
+__device__ __forceinline__ void take_turn(std::int32_t warpgroup) { sync_threads(1 + warpgroup, warpgroups * 128); }
+__device__ __forceinline__ void pass_turn(std::int32_t warpgroup) { arrive_threads(2 - warpgroup, warpgroups * 128); }
 
 // One warpgroup's share of an item. `at` moves on by the item's steps.
 template <class T, int HeadDim>
@@ -118,13 +107,13 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] = 0;
 
   const auto release = [&](std::uint64_t& barrier) {
-    if (lane == 0) hopper::arrive(barrier);
+    if (lane == 0) mbarrier_arrive(&barrier);
   };
   const auto pass_over = [&] {
     take_turn(warpgroup);
-    hopper::wait(shared.key_full[at.stage], at.parity);
+    mbarrier_wait(&shared.key_full[at.stage], at.parity);
     release(shared.key_empty[at.stage]);
-    hopper::wait(shared.value_full[at.stage], at.parity);
+    mbarrier_wait(&shared.value_full[at.stage], at.parity);
     release(shared.value_empty[at.stage]);
     pass_turn(warpgroup);
     at.next();
@@ -135,18 +124,18 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
 
   std::int32_t step = it.last - 1;
   for (; step >= end; --step) pass_over();
-  hopper::wait(shared.query_full, query_parity);
+  mbarrier_wait(&shared.query_full, query_parity);
   if (begin < end) {
     float shrink[2];
-    hopper::wait(shared.key_full[at.stage], at.parity);
+    mbarrier_wait(&shared.key_full[at.stage], at.parity);
     take_turn(warpgroup);
-    hopper::hold(l.scores);
-    hopper::products_begin();
+    keep_in_place(l.scores);
+    wgmma_begin();
     score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
-    hopper::products_commit();
+    wgmma_commit();
     pass_turn(warpgroup);
-    hopper::products_wait<0>();
-    hopper::hold(l.scores);
+    wgmma_wait<0>();
+    keep_in_place(l.scores);
     release(shared.key_empty[at.stage]);
     if (needs_mask(step)) mask(l, step * keys, s.window, lane);
     soften(l, s.scale_log2, shrink);
@@ -154,38 +143,38 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
     for (--step; step >= begin; --step) {
       ring_place values = at; // of the step before
       at.next();
-      hopper::wait(shared.key_full[at.stage], at.parity);
+      mbarrier_wait(&shared.key_full[at.stage], at.parity);
       take_turn(warpgroup);
-      hopper::hold(l.scores);
-      hopper::hold(l.mix);
-      hopper::products_begin();
+      keep_in_place(l.scores);
+      keep_in_place(l.mix);
+      wgmma_begin();
       score<T, HeadDim>(l, shared.query[warpgroup], shared.key[at.stage]);
-      hopper::products_commit();
-      hopper::wait(shared.value_full[values.stage], values.parity);
-      hopper::products_begin();
+      wgmma_commit();
+      mbarrier_wait(&shared.value_full[values.stage], values.parity);
+      wgmma_begin();
       gather<T, HeadDim>(l, shared.value[values.stage]);
-      hopper::products_commit();
+      wgmma_commit();
       pass_turn(warpgroup);
-      hopper::products_wait<1>();
-      hopper::hold(l.scores);
+      wgmma_wait<1>();
+      keep_in_place(l.scores);
       release(shared.key_empty[at.stage]);
       if (needs_mask(step)) mask(l, step * keys, s.window, lane);
       soften(l, s.scale_log2, shrink);
-      hopper::products_wait<0>();
-      hopper::hold(l.mix);
+      wgmma_wait<0>();
+      keep_in_place(l.mix);
       release(shared.value_empty[values.stage]);
       pack_weights<T>(l);
 #pragma unroll
       for (int i = 0; i < HeadDim / 2; ++i) l.mix[i] *= shrink[i % 4 / 2];
     }
     release(shared.query_empty);
-    hopper::wait(shared.value_full[at.stage], at.parity);
-    hopper::hold(l.mix);
-    hopper::products_begin();
+    mbarrier_wait(&shared.value_full[at.stage], at.parity);
+    keep_in_place(l.mix);
+    wgmma_begin();
     gather<T, HeadDim>(l, shared.value[at.stage]);
-    hopper::products_commit();
-    hopper::products_wait<0>();
-    hopper::hold(l.mix);
+    wgmma_commit();
+    wgmma_wait<0>();
+    keep_in_place(l.mix);
     release(shared.value_empty[at.stage]);
     at.next();
   } else {
@@ -214,28 +203,28 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
   auto& shared = *reinterpret_cast<shared_state<HeadDim>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
   if (threadIdx.x == 0) {
     constexpr std::uint32_t warps = warpgroups * 4;
-    hopper::barrier_init(shared.query_full, 1);
-    hopper::barrier_init(shared.query_empty, warps);
-    hopper::barrier_init(shared.torn_full, 1);
+    mbarrier_init(&shared.query_full, 1);
+    mbarrier_init(&shared.query_empty, warps);
+    mbarrier_init(&shared.torn_full, 1);
     for (int i = 0; i < stages; ++i) {
-      hopper::barrier_init(shared.key_full[i], 1);
-      hopper::barrier_init(shared.key_empty[i], warps);
-      hopper::barrier_init(shared.value_full[i], 1);
-      hopper::barrier_init(shared.value_empty[i], warps);
+      mbarrier_init(&shared.key_full[i], 1);
+      mbarrier_init(&shared.key_empty[i], warps);
+      mbarrier_init(&shared.value_full[i], 1);
+      mbarrier_init(&shared.value_empty[i], warps);
     }
-    hopper::publish_barriers();
-    hopper::prefetch(s.query);
-    hopper::prefetch(s.key);
-    hopper::prefetch(s.value);
+    fence_barrier_init();
+    prefetch(s.query);
+    prefetch(s.key);
+    prefetch(s.value);
   }
   __syncthreads();
   let_next_start();
   wait_for_previous();
   if (threadIdx.x < 128) {
-    hopper::give_registers<copy_registers>();
+    give_registers<copy_registers>();
     if (threadIdx.x < 32) copy<HeadDim>(s, shared, static_cast<std::int32_t>(threadIdx.x));
   } else {
-    hopper::take_registers<product_registers>();
+    take_registers<product_registers>();
     const std::int32_t warpgroup = static_cast<std::int32_t>(threadIdx.x) / 128 - 1;
     ring_place at;
     std::uint32_t query_parity = 0;

@@ -1,8 +1,10 @@
 // What prefill attention's warps share: shapes, shared memory, the order of work, and the copying warp.
 #pragma once
 
-#include "kernels/hopper.cuh"
+#include "kernels/half_types.cuh"
 #include "kernels/prefill_attention_gpu.hpp"
+#include "kernels/tensor_copies.cuh"
+#include "kernels/wgmma.cuh"
 
 namespace troupe::gpu::prefill {
 
@@ -82,7 +84,7 @@ __device__ __forceinline__ void clear_behind(std::uint16_t (&value)[HeadDim / 64
   const std::int32_t behind = (piece - end % piece) * 8; // 16 bytes each
   for (std::int32_t i = lane; i < HeadDim / 64 * behind; i += 32)
     reinterpret_cast<uint4*>(value[i / behind][end])[i % behind] = make_uint4(0, 0, 0, 0);
-  hopper::publish_stores();
+  fence_for_copies();
   __syncwarp();
 }
 
@@ -94,13 +96,13 @@ __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t
   ring_place at;
   std::uint32_t query_parity = 0, torn_parity = 0;
   for_each_item(s, [&](const item& it) {
-    hopper::wait(shared.query_empty, query_parity ^ 1);
+    mbarrier_wait(&shared.query_empty, query_parity ^ 1);
     query_parity ^= 1;
     if (lane == 0) {
-      hopper::arrive_expecting(shared.query_full, static_cast<std::uint32_t>(warpgroups * s.rows * s.group * HeadDim * 2));
+      mbarrier_expect(&shared.query_full, static_cast<std::uint32_t>(warpgroups * s.rows * s.group * HeadDim * 2));
       for (int w = 0; w < warpgroups; ++w) {
         for (int p = 0; p < panels; ++p)
-          hopper::load_box(shared.query[w][p], s.query, shared.query_full, p * 64, it.head * s.group, it.tile.first_row + w * s.rows);
+          tensor_copy(shared.query[w][p], s.query, {p * 64, it.head * s.group, it.tile.first_row + w * s.rows}, &shared.query_full);
       }
     }
     const std::int32_t* table = s.tables + it.tile.table * s.table_stride;
@@ -109,25 +111,25 @@ __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t
       const std::int32_t mine = lane % pieces, position = step * keys + mine * piece;
       const bool there = position + piece > it.low && position < it.tile.end_position;
       const std::int32_t place = there ? (table[position / s.block_size] * s.kv_heads + it.head) * 2 : -2, inside = position % s.block_size;
-      hopper::wait(shared.key_empty[at.stage], at.parity ^ 1);
-      if (lane == 0) hopper::arrive_expecting(shared.key_full[at.stage], step_bytes);
+      mbarrier_wait(&shared.key_empty[at.stage], at.parity ^ 1);
+      if (lane == 0) mbarrier_expect(&shared.key_full[at.stage], step_bytes);
       __syncwarp();
-      if (lane < pieces) hopper::load_box(shared.key[at.stage][mine], s.key, shared.key_full[at.stage], inside, 0, place);
-      hopper::wait(shared.value_empty[at.stage], at.parity ^ 1);
+      if (lane < pieces) tensor_copy(shared.key[at.stage][mine], s.key, {inside, 0, place}, &shared.key_full[at.stage]);
+      mbarrier_wait(&shared.value_empty[at.stage], at.parity ^ 1);
       const std::int32_t end = it.tile.end_position - step * keys; // within the step
       const bool torn = end < keys && end % piece != 0;
       std::uint64_t& arrival = torn ? shared.torn_full : shared.value_full[at.stage];
-      if (lane == 0) hopper::arrive_expecting(arrival, step_bytes);
+      if (lane == 0) mbarrier_expect(&arrival, step_bytes);
       __syncwarp();
       if (lane < panels * pieces) {
         const std::int32_t panel = lane / pieces;
-        hopper::load_box(shared.value[at.stage][panel][mine * piece], s.value, arrival, panel * 64, inside, place + 1);
+        tensor_copy(shared.value[at.stage][panel][mine * piece], s.value, {panel * 64, inside, place + 1}, &arrival);
       }
       if (!torn) continue;
-      hopper::wait(shared.torn_full, torn_parity);
+      mbarrier_wait(&shared.torn_full, torn_parity);
       torn_parity ^= 1;
       clear_behind<HeadDim>(shared.value[at.stage], end, lane);
-      if (lane == 0) hopper::arrive(shared.value_full[at.stage]);
+      if (lane == 0) mbarrier_arrive(&shared.value_full[at.stage]);
     }
   });
 }

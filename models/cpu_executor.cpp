@@ -13,6 +13,7 @@
 #include "models/draw_exchange.hpp"
 #include "models/executor_plan.hpp"
 #include "models/group_agreement.hpp"
+#include "models/kept_weights.hpp"
 #include "models/row_sampler.hpp"
 #include "models/shard.hpp"
 #include "models/slot_table.hpp"
@@ -168,10 +169,12 @@ class cpu_executor final : public step_executor {
 // The plan that all ranks of the group can follow: each with its own memory, all with the fewest blocks that any has room for.
 executor_plan agreed_plan(const model_weights& mine, cpu_executor_options options, const rank_context& rank) {
   try {
-    executor_plan plan = plan_executor(mine, options, available_memory(mine, options.keep), rank);
-    options.num_blocks = agree(plan.info, rank).num_blocks;
+    const auto available = cpu::available_memory();
+    const executor_plan plan = plan_executor(mine, options, available_memory(mine, options.keep, available), rank);
+    const std::size_t taken = std::min<std::size_t>(plan.weight_bytes, kept_bytes(options.keep, mine.source, "cpu"));
+    options.num_blocks = agree(plan.info, {total_bytes(plan) - taken + options.bytes_beside, available}, rank).num_blocks;
     return plan_executor(mine, options, std::nullopt, rank); // no more than was checked; others take memory by now
-  } catch (const load_error& e) {
+  } catch (const std::exception& e) {                        // a lost peer, too: those of the other communicator do not know yet
     abort_group(rank, name_of(rank) + ": " + e.what());
     throw;
   }
@@ -179,8 +182,8 @@ executor_plan agreed_plan(const model_weights& mine, cpu_executor_options option
 
 std::unique_ptr<step_executor> build(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options,
                                      const rank_context& rank) {
-  const executor_plan plan = rank.size() > 1 ? agreed_plan(*weights, options, rank)
-                                             : plan_executor(*weights, options, available_memory(*weights, options.keep));
+  const executor_plan plan =
+      rank.size() > 1 ? agreed_plan(*weights, options, rank) : plan_executor(*weights, options, available_memory(*weights, options.keep));
   try {
     return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, rank, options.keep);
   } catch (const std::bad_alloc&) {

@@ -27,6 +27,7 @@ struct cpu_executor_options {
   std::optional<std::int32_t> tokenizer_vocab_size;
   std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
+  std::size_t bytes_beside = 0;   // that such a model will take
 };
 
 // Throws load_error when the options cannot work together (with the numbers).

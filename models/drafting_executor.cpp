@@ -190,8 +190,10 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
     options.num_blocks = static_cast<std::int32_t>(options.kv_bytes / both);
   }
   drafts.num_blocks = options.num_blocks;
+  const executor_plan beside = plan_rank(*draft, drafts, {});
   const auto available = available_memory(*draft, options.keep, available_memory(shard_weights(*target, rank), options.keep));
-  check_memory(plan_rank(*target, options, rank), plan_rank(*draft, drafts, {}), available);
+  check_memory(plan_rank(*target, options, rank), beside, available);
+  options.bytes_beside = total_bytes(beside);
   auto executor = make_cpu_executor(std::move(target), options, rank);
   drafts.num_blocks = executor->info().num_blocks;
   return make_drafting_executor(std::move(executor), make_cpu_executor(std::move(draft), drafts));

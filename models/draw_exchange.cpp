@@ -70,7 +70,7 @@ void draw_exchange::receive(slot_table& slots) {
     slot_output output;
     from = read(item, from, output);
     slot_state& slot = slots[item.slot];
-    const bool same = slot.life == life; // else it is another sequence's by now
+    const bool same = slot.life == life;                 // else it is another sequence's by now
     if (same && item.sample) settle(slot, item, output); // a fault before the first draw comes with that draw again
   }
 }

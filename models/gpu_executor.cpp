@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "models/config_fields.hpp"
 #include "models/drafting_executor.hpp"
 #include "models/gpu_runner.hpp"
+#include "models/group_agreement.hpp"
 #include "models/kept_weights.hpp"
 #include "models/ordered_worker.hpp"
 #include "models/slot_table.hpp"
@@ -32,6 +34,7 @@ struct pending_step {
   step_number step = 0;
   step_executor::deliver_fn deliver;
   std::optional<std::string> failure; // nothing was computed
+  bool by_peer = false;               // why
   std::size_t slot = 0;               // of the downloads
   download_layout layout{0, 0, false};
   std::vector<awaited_item> items;
@@ -65,7 +68,7 @@ class gpu_executor final : public step_executor {
   using make_weights_fn = std::function<gpu_weights(std::byte* memory, const cuda::stream& on)>;
 
   // The weights lie in memory of `weight_source`.
-  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options,
+  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, const gpu_rank& rank,
                std::unique_ptr<cuda::memory_source> weight_source, const make_weights_fn& make_weights)
       : device_(options.device),
         info_(plan.info),
@@ -75,14 +78,24 @@ class gpu_executor final : public step_executor {
         weight_source_(std::move(weight_source)),
         weights_(*weight_source_, memory_.ledger, plan.weight_bytes, "weights"),
         kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
+        rank_(rank),
         model_(
             config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
             options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
-        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times}, memory_.small, streams_),
+        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, rank_.devices.get()}, memory_.small,
+                streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
+    model_.share_layers(rank_.devices.get());
     if (options.tune) model_.tune(streams_.compute);
+    meet();
     runner_.capture();
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
+  }
+
+  ~gpu_executor() override {
+    worker_.wait_below(1);
+    // Device memory that NCCL still works on can never be given back; a call that tries would not return.
+    if (rank_.devices && rank_.devices->is_stuck()) std::_Exit(EXIT_FAILURE);
   }
 
   executor_info info() const override { return info_; }
@@ -101,8 +114,10 @@ class gpu_executor final : public step_executor {
       if (!pending->failure) pending->failure = table_.take(plan);
       if (!pending->failure) start_step(plan, *pending);
     } catch (const std::exception& e) {
-      pending->failure = "step " + std::to_string(plan.step) + ": " + e.what();
-      table_.fail(*pending->failure);
+      const step_failure failure = failure_of(plan.step, e);
+      pending->failure = failure.reason;
+      pending->by_peer = failure.by_peer;
+      table_.fail(failure.reason);
     }
     pending->prepare_ns = now_ns() - pending->prepare_at_ns;
     if (synchronous_) return finish(*pending);
@@ -110,6 +125,15 @@ class gpu_executor final : public step_executor {
   }
 
  private:
+  // How long the weights took differs from rank to rank; from here on ranks wait for each other's sums.
+  void meet() const {
+    if (!rank_.devices) return;
+    with_tensor(rank_.host, [](communicator& group) {
+      float here = 1;
+      group.all_reduce({&here, 1, dtype::f32});
+    });
+  }
+
   void start_step(const step_plan& plan, pending_step& pending) {
     for (const slot_open& opened : plan.opened) ++openings_[static_cast<std::size_t>(opened.slot)];
     lay_out(plan, table_, step_);
@@ -124,19 +148,29 @@ class gpu_executor final : public step_executor {
     pending.layout = runner_.run(step_, pending.slot);
   }
 
+  step_failure failure_of(step_number step, const std::exception& e) const {
+    step_failure failure{"step " + std::to_string(step) + ": " + e.what()};
+    if (!rank_.devices) return failure;
+    failure.reason = name_of(rank_.host) + ": " + failure.reason;
+    const auto* const collective = dynamic_cast<const collective_error*>(&e);
+    failure.by_peer =
+        collective != nullptr && collective->fault() != collective_fault::mismatch && collective->fault() != collective_fault::failed;
+    return failure;
+  }
+
   // On the deliver thread, or within submit().
   void finish(pending_step& pending) {
     step_outcome outcome;
     try {
       outcome = outcome_of(pending);
     } catch (const std::exception& e) {
-      outcome = step_failure{"step " + std::to_string(pending.step) + ": " + e.what()};
+      outcome = failure_of(pending.step, e);
     }
     pending.deliver(std::move(outcome));
   }
 
   step_outcome outcome_of(pending_step& pending) {
-    if (pending.failure) return step_failure{std::move(*pending.failure)};
+    if (pending.failure) return step_failure{std::move(*pending.failure), pending.by_peer};
     const std::byte* const download = runner_.wait(pending.slot);
     const std::uint64_t arrived = now_ns();
     step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
@@ -200,6 +234,7 @@ class gpu_executor final : public step_executor {
   cuda::stream_pool streams_;
   std::unique_ptr<cuda::memory_source> weight_source_;
   cuda::device_block weights_, kv_;
+  gpu_rank rank_; // its communicator goes after the runner's graphs
   gpu_model model_;
   gpu_runner runner_;
   ordered_worker worker_; // ends first: its jobs read the runner
@@ -219,20 +254,26 @@ keeper::region_request region_of(const model_config& config, dtype type, const w
                      keeper::memory_kind::cuda);
 }
 
-std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const weight_source& source,
-                                    const gpu_executor_options& options, const make_weights_on& make_weights) {
+// `config` and `source` are the rank's own.
+std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const weight_source& source, gpu_executor_options options,
+                                    const gpu_rank& rank, const make_weights_on& make_weights) {
   const std::int32_t count = gpu_count();
   if (options.device < 0 || options.device >= count) {
     throw load_error("there is no GPU " + std::to_string(options.device) + ": this process can use " + std::to_string(count));
   }
   cuda::use_device(options.device);
-  const gpu_plan plan = plan_gpu(config, stored, options, with(cuda::device_memory(), kept_already(source, options)));
+  const cuda::memory_state device = with(cuda::device_memory(), kept_already(source, options));
+  gpu_plan plan = plan_gpu(config, stored, options, device);
+  if (rank.devices) {
+    options.num_blocks = agree(plan.info, {}, rank.host).num_blocks;
+    plan = plan_gpu(config, stored, options, device);
+  }
   const dtype type = plan.shape.type;
   const weight_start start(options.keep);
   keeper::claim claim;
   if (options.keep) claim = claim_weights(options.keep, source, region_of(config, type, source, options.device));
   if (claim.now() == keeper::claim::state::alone) {
-    return std::make_unique<gpu_executor>(config, plan, options, cuda::own_memory(), [&](std::byte* memory, const cuda::stream& on) {
+    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), [&](std::byte* memory, const cuda::stream& on) {
       gpu_weights made = make_weights(type, memory, on);
       start.tell(plan.weight_bytes, false, claim);
       return made;
@@ -240,7 +281,7 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   }
   auto kept = std::make_unique<cuda::kept_memory>(std::move(claim), options.device);
   cuda::kept_memory& block = *kept;
-  return std::make_unique<gpu_executor>(config, plan, options, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
+  return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
     const bool mapped = block.filled();
     gpu_weights made = mapped ? filled_weights(config, type, memory) : make_weights(type, memory, on);
     block.seal();
@@ -251,20 +292,23 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
 
 } // namespace
 
-std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options) {
-  if (weights.layers.empty()) throw load_error("the weights hold no layer");
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& whole, const gpu_executor_options& options, const gpu_rank& rank) {
+  if (whole.layers.empty()) throw load_error("the weights hold no layer");
+  const model_weights weights = gpu_share(whole, rank.host);
   const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
-  return make(weights.config, weights.layers.front().query.type, weights.source, options,
-              [&](dtype type, std::byte* memory, const cuda::stream& on) {
-                return upload_weights(weights, type, memory, on, options.device, threads);
-              });
+  const auto upload = [&](dtype type, std::byte* memory, const cuda::stream& on) {
+    return upload_weights(weights, type, memory, on, options.device, threads);
+  };
+  return make(weights.config, weights.layers.front().query.type, weights.source, options, rank, upload);
 }
 
-std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options) {
-  check_config(config, "dummy weights");
+std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& whole, const gpu_executor_options& options,
+                                                                    const gpu_rank& rank) {
+  check_config(whole, "dummy weights");
+  const model_config config = gpu_share(whole, rank.host);
   weight_source source;
   source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config)) + " bytes, made on the device";
-  return make(config, dtype::bf16, source, options,
+  return make(config, dtype::bf16, source, options, rank,
               [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
 }
 

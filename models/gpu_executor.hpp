@@ -12,6 +12,7 @@
 #include "core/dtype.hpp"
 #include "core/step.hpp"
 #include "device/keeper/client.hpp"
+#include "models/gpu_rank.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
@@ -56,12 +57,17 @@ inline gpu_executor_options reference(gpu_executor_options options) {
 
 // Throws load_error when model and options cannot work together or do not fit the device (with the ledger's numbers, before anything
 // is taken), device_error when the device fails. The weights are read until this returns, and not after.
-// Unlike on the CPU a row's last bits may depend on the rows beside it: batch sizes take different kernels. Random draws do not.
-std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options);
+// `weights` are the whole model's, `rank` says what of it is taken. All ranks of a group are made at once and get the same plans; each
+// answers with the same tokens. A peer that does not take part is a step_failure (by_peer) after the group's deadline; every further plan
+// is one too. Unlike on the CPU a row's last bits may depend on the rows beside it: batch sizes take different kernels. Random draws do
+// not.
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options,
+                                                 const gpu_rank& rank = {});
 
 // The same over random weights that are made on the device (--load-format dummy): of the same distributions as make_dummy_weights, but
-// other values.
-std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options);
+// other values. In a group each rank makes its own share, and shares of the same matrix are equal: for measurements of speed.
+std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options,
+                                                                    const gpu_rank& rank = {});
 
 // A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of
 // both.

@@ -87,7 +87,7 @@ layer_states gpu_layer_states(const model_weights& weights, const gpu_executor_o
   gpu_weights placed = upload_weights(weights, plan.shape.type, matrices.data(), streams.compute, options.device,
                                       static_cast<std::int32_t>(cpu::usable_cores()));
   gpu_model model(config, plan.shape, std::move(placed), kv.data(), memory, streams.compute, {}, [](const std::string&) {});
-  gpu_runner runner(model, plan, {false, options.asynchronous_copies, false}, memory, streams);
+  gpu_runner runner(model, plan, {false, options.asynchronous_copies, false, nullptr}, memory, streams);
 
   layer_states out{config.num_layers, static_cast<std::int32_t>(tokens.size()), config.hidden_size, {}};
   out.hidden.resize(static_cast<std::size_t>(out.layers) * tokens.size() * static_cast<std::size_t>(out.width));

@@ -16,7 +16,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t element = 2;
-constexpr std::int32_t most_fused_rows = 32; // with more, cuBLASLt and separate ops are faster: docs/gpu.md
+constexpr std::int32_t most_fused_rows = 128; // what products of the fused chain take
 
 kv_layout layout_of(const model_config& c, const gpu_model_shape& s) { return {s.type, s.block_size, c.num_kv_heads, c.head_dim}; }
 
@@ -118,8 +118,6 @@ kv_layer_view gpu_model::kv_of(std::int32_t layer) const {
   return {layout_of(config_, shape_), kv_ + static_cast<std::size_t>(layer) * kv_layer_bytes()};
 }
 
-float gpu_model::scale() const { return 1.0F / std::sqrt(static_cast<float>(config_.head_dim)); }
-
 gpu::matmul_args gpu_model::product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
                                     void* y) const {
   gpu::matmul_args args;
@@ -151,11 +149,11 @@ void gpu_model::tune(const cuda::stream& on) {
   measure(qkv, of_layers(&gpu_layer_weights::qkv));
   gpu::matmul_args output = product(attended_.data(), 1, nullptr, hidden, query_width(), hidden_.data());
   output.bias = weights_.layers.front().output_bias;
-  output.residual = hidden_.data();
+  output.residual = residual_of_rank();
   measure(output, of_layers(&gpu_layer_weights::output));
   measure(product(normed_.data(), 1, nullptr, 2 * wide, hidden, gate_up_.data()), of_layers(&gpu_layer_weights::gate_up));
   gpu::matmul_args down = product(gated_.data(), 1, nullptr, hidden, wide, hidden_.data());
-  down.residual = hidden_.data();
+  down.residual = residual_of_rank();
   measure(down, of_layers(&gpu_layer_weights::down));
   matmul_.save();
 }
@@ -185,7 +183,7 @@ void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, 
   args.type = shape_.type;
   args.x = x;
   args.y = y;
-  args.stride = args.columns = config_.hidden_size;
+  args.stride = args.y_stride = args.columns = config_.hidden_size;
   args.rows = rows;
   args.weight = weight;
   args.epsilon = config_.norm_epsilon;
@@ -224,22 +222,30 @@ void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, 
   mark(on, kernel_group::attention_output);
   gpu::matmul_args output = product(attended_.data(), batch.rows, w.output, config_.hidden_size, query_width(), hidden_.data());
   output.bias = w.output_bias;
-  output.residual = hidden_.data();
+  output.residual = residual_of_rank();
   matmul_.run(on.handle(), output);
+  sum_over_ranks(on, batch.rows);
 }
 
-void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps) {
-  gpu::decode_attention_args args;
+// What all kinds of attention are told of `rows` rows in a layer.
+template <class Args>
+Args gpu_model::attention_args(std::int32_t rows, std::int32_t index, std::int64_t query_stride) const {
+  Args args;
   args.query = qkv_.data();
   args.query_stride = query_stride;
   args.output = attended_.data();
   args.output_stride = query_width();
   args.rows = rows;
   args.heads = config_.num_heads;
-  args.scale = scale();
-  args.window = window(index);
-  args.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
+  args.scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+  args.window = slides(index) ? *config_.sliding_window : 0;
   args.kv = kv_of(index);
+  return args;
+}
+
+void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps) {
+  auto args = attention_args<gpu::decode_attention_args>(rows, index, query_stride);
+  args.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
   args.splits = gpu::decode_attention_splits(rows, config_.num_heads, config_.num_kv_heads, shape_.max_model_len);
   args.overlaps = overlaps;
   args.longest = shape_.max_model_len;
@@ -248,42 +254,22 @@ void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::in
 }
 
 void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
-  if (shape_.plain_attention || !has_quick_attention(config_)) return attend_plainly(on, batch, index);
+  if (shape_.plain_attention || !has_quick_attention(config_)) {
+    auto args = attention_args<gpu::plain_attention_args>(batch.rows, index, qkv_width());
+    args.places = {rows_.positions, batch.block_tables, rows_.table_stride};
+    args.tables = rows_.tables;
+    return gpu::plain_attention(on.handle(), args);
+  }
   if (batch.decode_rows > 0) attend_decode(on, batch.decode_rows, index, qkv_width(), false);
   const gpu_tiles& tiles = slides(index) ? batch.sliding_tiles : batch.tiles;
   if (tiles.count == 0) return;
-  gpu::prefill_attention_args args;
-  args.query = qkv_.data();
-  args.query_stride = qkv_width();
-  args.output = attended_.data();
-  args.output_stride = query_width();
-  args.rows = batch.rows;
-  args.heads = config_.num_heads;
-  args.scale = scale();
-  args.window = window(index);
+  auto args = attention_args<gpu::prefill_attention_args>(batch.rows, index, qkv_width());
   args.tiles = tiles.first;
   args.tile_count = tiles.count;
   args.block_tables = batch.block_tables;
   args.table_stride = rows_.table_stride;
-  args.kv = kv_of(index);
   args.blocks = shape_.num_blocks;
   gpu::prefill_attention(on.handle(), args);
-}
-
-void gpu_model::attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
-  gpu::plain_attention_args args;
-  args.query = qkv_.data();
-  args.query_stride = qkv_width();
-  args.output = attended_.data();
-  args.output_stride = query_width();
-  args.rows = batch.rows;
-  args.heads = config_.num_heads;
-  args.scale = scale();
-  args.window = window(index);
-  args.places = {rows_.positions, batch.block_tables, rows_.table_stride};
-  args.tables = rows_.tables;
-  args.kv = kv_of(index);
-  gpu::plain_attention(on.handle(), args);
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden))))
@@ -296,8 +282,16 @@ void gpu_model::mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
   mark(on, kernel_group::mlp_output);
   gpu::matmul_args down = product(gated_.data(), rows, w.down, config_.hidden_size, wide, hidden_.data());
-  down.residual = hidden_.data();
+  down.residual = residual_of_rank();
   matmul_.run(on.handle(), down);
+  sum_over_ranks(on, rows);
+}
+
+// What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
+void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
+  if (tensor_ == nullptr) return;
+  tensor_->all_reduce({hidden_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
+                      on.handle());
 }
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {

@@ -20,6 +20,7 @@
 #include "models/gpu_weights.hpp"
 #include "models/kernel_timer.hpp"
 #include "models/model.hpp"
+#include "transport/collective/communicator.hpp"
 
 namespace troupe {
 
@@ -74,6 +75,8 @@ class gpu_model {
   gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
             const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
 
+  // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, which outlives this.
+  void share_layers(communicator* tensor) { tensor_ = tensor; }
   // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
   void tune(const cuda::stream& on);
 
@@ -106,17 +109,20 @@ class gpu_model {
   gpu::linear_args few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
                             std::int64_t columns, void* y) const;
   gpu::rope_kv_args turning(const gpu_layer_weights& w, std::int32_t rows, std::int32_t index) const;
+  template <class Args>
+  Args attention_args(std::int32_t rows, std::int32_t index, std::int64_t query_stride) const;
   void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
   void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  // Of a group's ranks the first alone brings the rows of before into the sum.
+  const void* residual_of_rank() const { return tensor_ == nullptr || tensor_->rank() == 0 ? hidden_.data() : nullptr; }
+  void add_to_hidden(const cuda::stream& on, const gpu::linear_args& product) const;
+  void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
   gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
                            void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
-  void attend_plainly(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
-  std::int32_t window(std::int32_t index) const { return slides(index) ? *config_.sliding_window : 0; }
-  float scale() const;
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
   kv_layer_view kv_of(std::int32_t layer) const;
@@ -134,6 +140,7 @@ class gpu_model {
   buffer linear_workspace_;
   row_arrays rows_;
   kernel_timer* timer_ = nullptr;
+  communicator* tensor_ = nullptr; // null: the layers are whole
 };
 
 } // namespace troupe

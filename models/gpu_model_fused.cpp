@@ -21,6 +21,12 @@ gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const voi
   return args;
 }
 
+// hidden = product, plus the hidden rows of before where this rank brings them in
+void gpu_model::add_to_hidden(const cuda::stream& on, const gpu::linear_args& product) const {
+  const void* const residual = residual_of_rank();
+  residual != nullptr ? gpu::linear_residual(on.handle(), product, residual) : gpu::linear(on.handle(), product);
+}
+
 // [norm, q k v, rotation, KV write] [attention] [output, residual] [norm, gates and ups, SwiGLU] [down, residual]
 void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
@@ -32,13 +38,15 @@ void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int3
   mark(on, kernel_group::attention_output);
   gpu::linear_args output = few_rows(attended_.data(), rows, nullptr, w.output, hidden, query_width(), hidden_.data());
   output.bias = w.output_bias;
-  gpu::linear_residual(on.handle(), output, hidden_.data());
+  add_to_hidden(on, output);
+  sum_over_ranks(on, rows);
   mark(on, kernel_group::mlp_input);
   gpu::linear_args gate_up = few_rows(hidden_.data(), rows, w.mlp_norm, w.gate_up, 2 * wide, hidden, gated_.data());
   gate_up.y_stride = wide;
   gpu::linear_swiglu(on.handle(), gate_up);
   mark(on, kernel_group::mlp_output);
-  gpu::linear_residual(on.handle(), few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, hidden_.data()), hidden_.data());
+  add_to_hidden(on, few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, hidden_.data()));
+  sum_over_ranks(on, rows);
 }
 
 // Leaves queries at stride query_width(), or with QK-norm, which takes a launch of its own, at qkv_width().

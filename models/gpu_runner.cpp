@@ -8,6 +8,10 @@
 namespace troupe {
 namespace {
 
+// With a full queue of launches (about 1,000) every call of a process blocks while a peer is gone: a group keeps its queue short.
+constexpr std::int32_t layers_a_pace = 8;
+constexpr std::size_t paces_ahead = 2;
+
 std::vector<cuda::event> timing_events(std::size_t count) {
   std::vector<cuda::event> events;
   for (std::size_t i = 0; i < count; ++i) events.emplace_back(cuda::event::timing::on);
@@ -55,6 +59,14 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
       begun_(timing_events(steps_in_flight)) {
+  if (options.group != nullptr) {
+    paces_.resize(paces_ahead);
+    after_layer_ = [this](std::int32_t layer) { pace(layer); };
+    options.group->when_ended([this] {
+      const std::lock_guard lock(graphs_guard_);
+      graphs_.clear();
+    });
+  }
   const std::size_t marks = 6 * static_cast<std::size_t>(model.config().num_layers) +
                             2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
   for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
@@ -66,6 +78,10 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
   }
   run(spare, 0);
   compute().synchronize();
+}
+
+gpu_runner::~gpu_runner() {
+  if (options_.group != nullptr) options_.group->when_ended({});
 }
 
 void gpu_runner::capture() {
@@ -82,7 +98,9 @@ void gpu_runner::capture() {
     gpu_batch batch;
     batch.rows = batch.decode_rows = rows;
     batch.block_tables = slots_.arrays().block_tables;
-    graphs_.emplace(rows, cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr); }));
+    cuda::graph recorded = cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); });
+    const std::lock_guard lock(graphs_guard_);
+    graphs_.emplace(rows, std::move(recorded));
   }
 }
 
@@ -101,12 +119,36 @@ void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
 std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   const bool plain_decode = !step.rows.empty() && step.decode_rows == count_of(step.rows.size()) && step.heads.size() == step.rows.size();
   if (!plain_decode) return 0;
+  const std::lock_guard lock(graphs_guard_);
   const auto found = graphs_.lower_bound(step.decode_rows);
   return found == graphs_.end() ? 0 : found->first;
 }
 
+bool gpu_runner::replay(std::int32_t rows) {
+  const std::lock_guard lock(graphs_guard_);
+  const auto found = graphs_.find(rows);
+  if (found == graphs_.end()) return false;
+  found->second.launch(compute());
+  return true;
+}
+
 void gpu_runner::settle() const {
-  if (!options_.asynchronous_copies) compute().synchronize();
+  if (options_.asynchronous_copies) return;
+  if (options_.group != nullptr) options_.group->wait(compute().handle());
+  compute().synchronize();
+}
+
+const std::byte* gpu_runner::wait(std::size_t slot) const {
+  if (options_.group != nullptr) options_.group->wait_for(downloads_.fetched(slot));
+  return downloads_.wait(slot);
+}
+
+// Behind a layer of a step without a graph: lets the host be ahead by so many layers, and no more.
+void gpu_runner::pace(std::int32_t layer) {
+  if (layer % layers_a_pace != layers_a_pace - 1) return;
+  paces_[next_pace_].record(compute());
+  next_pace_ = (next_pace_ + 1) % paces_.size();
+  options_.group->wait_for(paces_[next_pace_]);
 }
 
 struct gpu_runner::uploaded {
@@ -206,9 +248,9 @@ void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
   if (!step.rows.empty()) gpu::prepare_rows(compute().handle(), at.rows);
 }
 
-void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer) {
+void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer) {
   model_.time_with(timer);
-  model_.forward(compute(), batch, after_layer_);
+  model_.forward(compute(), batch, after_layer);
   const bool whole = model_.fuses(batch) && heads == batch.rows && heads <= model_.shape().logits_rows; // each row has its head
   const std::int32_t most = whole ? heads : model_.shape().logits_rows;
   for (std::int32_t first = 0; first < heads; first += most) {
@@ -287,12 +329,9 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (all) prepare(step, at);
     uploads_.used();
   }
-  if (graph > 0) {
-    mark(timer, kernel_group::layers);
-    graphs_.at(graph).launch(compute());
-  } else if (!step.rows.empty()) {
-    run_layers(at.batch, at.rows.head_count, timer);
-  }
+  if (graph > 0) mark(timer, kernel_group::layers);
+  const bool replayed = graph > 0 && replay(graph);
+  if (!replayed && !step.rows.empty()) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
   keep(step, at, layout, slot);
   if (timer != nullptr) timer->end(compute());

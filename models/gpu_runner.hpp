@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "models/gpu_slots.hpp"
 #include "models/gpu_step.hpp"
 #include "models/gpu_transfers.hpp"
+#include "transport/collective/cuda/nccl_communicator.hpp"
 
 namespace troupe {
 
@@ -24,6 +26,9 @@ struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
   bool kernel_times = false;       // events between the groups of kernels; a graph is one group
+  // The GPUs that the model's layers are shared with: every wait then has the group's deadline, and throws collective_error. Outlives the
+  // runner. Null: no others.
+  cuda::nccl_communicator* group = nullptr;
 };
 
 class gpu_runner {
@@ -31,6 +36,7 @@ class gpu_runner {
   // `model` and `streams` outlive this.
   gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
              const cuda::stream_pool& streams);
+  ~gpu_runner();
 
   // Records the graphs of decode steps, after one run of each size that makes the libraries load what they need.
   void capture();
@@ -41,7 +47,7 @@ class gpu_runner {
   // Of later steps without a graph: called behind each layer, with what gpu_model::forward says. Empty: nobody looks.
   void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
   // Blocks until the results of `slot` are there.
-  const std::byte* wait(std::size_t slot) const { return downloads_.wait(slot); }
+  const std::byte* wait(std::size_t slot) const;
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
@@ -54,13 +60,15 @@ class gpu_runner {
   struct uploaded;
   // Rows of the graph that runs this step; 0: none does.
   std::int32_t graph_rows(const gpu_step& step) const;
+  bool replay(std::int32_t rows); // false: the group has ended, and its graphs with it
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
   void put_rows(const gpu_step& step, uploaded& at);
   gpu_tiles put_tiles(const gpu_step& step, std::int32_t window);
   void apply_changes(const uploaded& at);
   void prepare(const gpu_step& step, const uploaded& at);
-  void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer);
+  void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer);
+  void pace(std::int32_t layer);
   void sample(const float* logits, std::int32_t first, std::int32_t count);
   void mark(kernel_timer* timer, kernel_group group) const {
     if (timer != nullptr) timer->mark(compute(), group);
@@ -78,9 +86,12 @@ class gpu_runner {
   download_ring downloads_;
   std::vector<cuda::event> begun_;             // by download slot
   std::vector<kernel_timer> timers_;           // likewise, or empty
+  mutable std::mutex graphs_guard_;
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
   std::vector<gpu::prefill_tile> tiles_;       // scratch
   gpu_model::after_layer_fn after_layer_;
+  std::vector<cuda::event> paces_; // used in turn
+  std::size_t next_pace_ = 0;
 };
 
 } // namespace troupe

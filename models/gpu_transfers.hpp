@@ -62,6 +62,7 @@ class download_ring {
   // Milliseconds from the end of the work to the end of the copy, after wait().
   float copy_ms(std::size_t slot) const { return cuda::elapsed_ms(computed_[slot], fetched_[slot]); }
   const cuda::event& computed(std::size_t slot) const { return computed_[slot]; }
+  const cuda::event& fetched(std::size_t slot) const { return fetched_[slot]; }
 
  private:
   const cuda::stream& work_;

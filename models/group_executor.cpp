@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <future>
-#include <string>
 #include <utility>
 
-#include "core/error.hpp"
+#include "device/cpu/host_limits.hpp"
 #include "models/drafting_executor.hpp"
 #include "models/executor_plan.hpp"
 #include "models/ordered_worker.hpp"
@@ -38,7 +37,8 @@ class group_executor final : public step_executor {
     const auto shared = std::make_shared<const step_plan>(plan);
     for (std::size_t i = 0; i < members_.size(); ++i) {
       deliver_fn mine = i == leader_ ? std::move(deliver) : [](const step_outcome&) {}; // a failure reaches the leader, too
-      members_[i].thread->push([executor = members_[i].executor.get(), shared, mine = std::move(mine)] { executor->submit(*shared, mine); });
+      members_[i].thread->push(
+          [executor = members_[i].executor.get(), shared, mine = std::move(mine)] { executor->submit(*shared, mine); });
     }
   }
 
@@ -84,22 +84,6 @@ std::vector<std::shared_ptr<communicator>> local_group(int size, std::chrono::mi
   return ends;
 }
 
-void check_memory(const model_weights& whole, const cpu_executor_options& options, int tp_size, int stages, const model_weights* draft) {
-  const auto available = cpu::available_memory();
-  const int ranks = tp_size * stages;
-  std::size_t needed = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    needed += total_bytes(plan_rank(whole, options, {rank % tp_size, tp_size, rank / tp_size, stages, nullptr, nullptr}));
-  }
-  if (draft != nullptr) { // its KV is within the leader's
-    const executor_plan plan = plan_rank(*draft, options, {});
-    needed += plan.weight_bytes + plan.activation_bytes;
-  }
-  if (!available || needed <= *available) return;
-  throw load_error("not enough memory: " + std::to_string(ranks) + " ranks on this machine take " + std::to_string(needed) + " bytes, but " +
-                   std::to_string(*available) + " are available; a smaller KV cache of each may fit (--kv-cache-memory)");
-}
-
 } // namespace
 
 std::vector<rank_context> make_local_ranks(int tp_size, int stages, std::chrono::milliseconds deadline) {
@@ -133,7 +117,6 @@ std::unique_ptr<step_executor> make_cpu_group_executor(const std::shared_ptr<con
   };
   if (tp_size * stages == 1) return make_rank({});
   if (options.threads == 0) options.threads = std::max(1, cpu::usable_cores() / (tp_size * stages));
-  check_memory(*whole, options, tp_size, stages, draft.get());
   return make_group_executor(make_local_ranks(tp_size, stages, deadline), make_rank);
 }
 

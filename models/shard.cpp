@@ -21,9 +21,21 @@ struct range {
   std::int64_t count = 0;
 };
 
+// As many layers as have the head's weights.
+std::int64_t head_in_layers(const model_config& c) {
+  const std::int64_t attention = 2 * std::int64_t{c.num_heads + c.num_kv_heads} * c.head_dim;
+  const std::int64_t layer = attention + 3 * std::int64_t{c.intermediate_size}; // times hidden, as the head
+  return (c.vocab_size + layer / 2) / layer;
+}
+
+// Even shares of layers and head, which reads as much memory in a decode step as so many layers; at least one layer for each stage.
 range layers_of(const model_config& whole, const rank_context& rank) {
-  const std::int64_t first = std::int64_t{whole.num_layers} * rank.stage / rank.stages;
-  return {first, std::int64_t{whole.num_layers} * (rank.stage + 1) / rank.stages - first};
+  const auto first_of = [&](int stage) {
+    const std::int64_t even = (whole.num_layers + head_in_layers(whole)) * stage / rank.stages;
+    return std::min(even, std::int64_t{whole.num_layers} - (rank.stages - stage));
+  };
+  const std::int64_t first = first_of(rank.stage);
+  return {first, first_of(rank.stage + 1) - first};
 }
 
 weight_view rows_of(const weight_view& whole, range rows) {
@@ -87,8 +99,8 @@ std::size_t total_bytes(const model_weights& weights) {
   std::size_t total = bytes_of(weights.embedding) + (tied ? 0 : bytes_of(weights.head)) + weights.final_norm.size() * sizeof(float);
   for (const layer_weights& w : weights.layers) {
     for (const weight_view* view : {&w.query, &w.key, &w.value, &w.output, &w.gate, &w.up, &w.down}) total += bytes_of(*view);
-    for (const std::vector<float>* vector : {&w.attention_norm, &w.query_bias, &w.key_bias, &w.value_bias, &w.output_bias, &w.query_norm,
-                                             &w.key_norm, &w.mlp_norm}) {
+    for (const std::vector<float>* vector :
+         {&w.attention_norm, &w.query_bias, &w.key_bias, &w.value_bias, &w.output_bias, &w.query_norm, &w.key_norm, &w.mlp_norm}) {
       total += vector->size() * sizeof(float);
     }
   }
@@ -111,8 +123,7 @@ void check_shards(const model_config& c, int tp_size, int stages) {
           std::to_string(c.num_kv_heads) + " KV heads can be neither split nor repeated evenly" + over_ranks(tp_size));
   require(c.intermediate_size % tp_size == 0,
           "an intermediate width of " + std::to_string(c.intermediate_size) + " cannot be cut evenly" + over_ranks(tp_size));
-  require(c.num_layers >= stages,
-          std::to_string(c.num_layers) + " layers are too few for " + std::to_string(stages) + " pipeline stages");
+  require(c.num_layers >= stages, std::to_string(c.num_layers) + " layers are too few for " + std::to_string(stages) + " pipeline stages");
 }
 
 model_config shard_config(const model_config& whole, const rank_context& rank) {
@@ -134,8 +145,8 @@ model_weights shard_weights(const model_weights& whole, const rank_context& rank
   mine.config = shard_config(whole.config, rank);
   if (rank.first_stage()) mine.embedding = rows_of(whole.embedding, {vocab.first, vocab.rows});
   for (std::int64_t i = layers.first; i < layers.first + layers.count; ++i) {
-    mine.layers.push_back(shard_layer(whole.layers[static_cast<std::size_t>(i)], whole.config, mine.config, rank,
-                                      "layer " + std::to_string(i) + ", "));
+    mine.layers.push_back(
+        shard_layer(whole.layers[static_cast<std::size_t>(i)], whole.config, mine.config, rank, "layer " + std::to_string(i) + ", "));
   }
   if (rank.last_stage()) {
     mine.final_norm = whole.final_norm;

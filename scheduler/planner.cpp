@@ -59,8 +59,7 @@ std::vector<sequence_state*> planner::choose_decodes() const {
     ++decoding;
     if (stages == 1 || s->samples_in_flight == 0) chosen.push_back(s);
   }
-  const auto overdue =
-      std::count_if(chosen.begin(), chosen.end(), [&](const auto* s) { return s->last_draw + ahead <= core_.last_step; });
+  const auto overdue = std::count_if(chosen.begin(), chosen.end(), [&](const auto* s) { return s->last_draw + ahead <= core_.last_step; });
   const std::size_t share = std::max((decoding + stages - 1) / stages, static_cast<std::size_t>(overdue));
   if (chosen.size() <= share) return chosen;
   std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return a->last_draw < b->last_draw; });

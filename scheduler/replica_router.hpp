@@ -25,13 +25,13 @@ struct replica_load {
 
 struct router_config {
   std::int32_t replicas = 1;
-  std::int32_t block_size = 16;          // tokens
-  std::int32_t num_blocks = 0;           // of a replica's pool: so many blocks are remembered of what it was given
+  std::int32_t block_size = 16;            // tokens
+  std::int32_t num_blocks = 0;             // of a replica's pool: so many blocks are remembered of what it was given
   std::array<std::uint64_t, 2> hash_key{}; // random, so that clients cannot make hashes collide
 };
 
-// It remembers the prompts that it sent to each replica, in whole blocks, as long as the replica may still have them: it asks nobody. What a
-// replica evicted earlier, or found by its outputs, costs or saves a recompute and nothing else.
+// It remembers the prompts that it sent to each replica, in whole blocks, as long as the replica may still have them: it asks nobody. What
+// a replica evicted earlier, or found by its outputs, costs or saves a recompute and nothing else.
 class replica_router {
  public:
   explicit replica_router(const router_config& config);

@@ -27,7 +27,7 @@ struct sequence_state : sequence_progress {
   std::int32_t confirmed = 0; // positions 0 .. confirmed-1 are computed: their results were applied
   std::int32_t indexed = 0;   // leading blocks that are in the prefix index
   std::int32_t samples_in_flight = 0;
-  step_number last_draw = 0; // the plan that holds or held it
+  step_number last_draw = 0;       // the plan that holds or held it
   std::vector<token_id> proposals; // of the device's draft model, for what follows the last output
   bool proven = false;             // a token came back in this life
   bool primed = false;             // a sample was planned in this life: the device holds the last token

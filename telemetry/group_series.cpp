@@ -1,7 +1,12 @@
 #include "telemetry/group_series.hpp"
 
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
 #include <algorithm>
-#include <string>
+#include <cstdint>
 
 #include "telemetry/buckets.hpp"
 
@@ -17,7 +22,8 @@ prometheus::Counter& counter(prometheus::Registry& registry, const char* name, c
 }
 
 rank_series add_rank(prometheus::Registry& registry, const prometheus::Labels& labels) {
-  auto& steps = prometheus::BuildHistogram().Name("troupe_rank_step_seconds").Help("Duration of one rank's part of a step.").Register(registry);
+  auto& steps =
+      prometheus::BuildHistogram().Name("troupe_rank_step_seconds").Help("Duration of one rank's part of a step.").Register(registry);
   return {steps.Add(labels, time_buckets()),
           counter(registry, "troupe_rank_lag_seconds_total", "Time from the first rank's answer to this one's.", labels),
           counter(registry, "troupe_rank_collective_wait_seconds_total", "Time in collectives before the last peer had come.", labels),

@@ -1,15 +1,18 @@
 // The series of device groups and their ranks. Part of metrics' implementation.
 #pragma once
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-
-#include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "telemetry/metrics.hpp"
+
+namespace prometheus {
+class Counter;
+class Gauge;
+class Histogram;
+class Registry;
+} // namespace prometheus
 
 namespace troupe::telemetry {
 
@@ -29,6 +32,7 @@ struct group_series {
 };
 
 // By replica. Every series exists from the start.
-std::vector<group_series> add_group_series(prometheus::Registry& registry, const prometheus::Labels& model, const group_shape& shape);
+std::vector<group_series> add_group_series(prometheus::Registry& registry, const std::map<std::string, std::string>& model,
+                                           const group_shape& shape);
 
 } // namespace troupe::telemetry

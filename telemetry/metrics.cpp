@@ -59,8 +59,8 @@ enum class statistic : std::uint8_t {
   count
 };
 constexpr std::array<std::string_view, static_cast<std::size_t>(statistic::count)> statistic_names = {
-    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",  "step sequences", "step tokens",
-    "running",       "waiting",           "KV blocks",     "duration",    "outcome", "HTTP status",    "replica or rank", "moved sequences"};
+    "prompt tokens", "generation tokens", "cached tokens", "preemptions", "drafts",      "step sequences",  "step tokens",    "running",
+    "waiting",       "KV blocks",         "duration",      "outcome",     "HTTP status", "replica or rank", "moved sequences"};
 
 Counter& add_counter(Registry& registry, const char* name, const char* help, const Labels& labels = {}) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
@@ -126,8 +126,8 @@ struct metrics::impl {
   std::array<std::atomic<bool>, static_cast<std::size_t>(statistic::count)> logged{};
   std::atomic<std::uint64_t> prompt_total{0}, cached_total{0}; // what the two counters have been given
   mutable std::mutex engine_guard;                             // set_engine() is one assignment; the gauges follow when a scrape comes
-  std::vector<engine_state> engines; // by replica
-  std::vector<group_series> groups;  // by replica
+  std::vector<engine_state> engines;                           // by replica
+  std::vector<group_series> groups;                            // by replica
   mutable std::mutex render_guard;
 
   impl(std::string_view served_model, std::string_view version, log_function log_line, group_shape shape);

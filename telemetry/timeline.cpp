@@ -62,7 +62,8 @@ timeline::timeline(std::int32_t replicas) : gaps_(static_cast<std::size_t>(std::
 timeline::timeline(const std::filesystem::path& trace, std::int32_t replicas)
     : path_(trace.string()),
       gaps_(static_cast<std::size_t>(std::max(1, replicas))),
-      file_(std::make_unique<trace_file>(trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, replicas)) {}
+      file_(std::make_unique<trace_file>(
+          trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, replicas)) {}
 
 void timeline::step(const step_record& record, const stage_times& times) noexcept {
   quietly([&] {

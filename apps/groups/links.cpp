@@ -103,8 +103,9 @@ class tcp_link final : public group_link {
     const auto door_of = [&](int number, std::size_t which) {
       return parse_tcp_address(from_words(all[static_cast<std::size_t>(number)][which].data()));
     };
-    bundle.tensor = tensor_door ? tensor_door->form(rank.tp_size)
-                                : join_tcp_group(door_of(rank.stage * rank.tp_size, 0), rank.tp_rank, rank.tp_size, options("tensor group"));
+    bundle.tensor = tensor_door
+                        ? tensor_door->form(rank.tp_size)
+                        : join_tcp_group(door_of(rank.stage * rank.tp_size, 0), rank.tp_rank, rank.tp_size, options("tensor group"));
     bundle.pipeline = pipeline_door ? pipeline_door->form(rank.stages)
                                     : join_tcp_group(door_of(rank.tp_rank, 1), rank.stage, rank.stages, options("pipeline"));
   }

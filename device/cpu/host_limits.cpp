@@ -111,6 +111,15 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root)
   return least;
 }
 
+std::uint64_t machine_number(const std::filesystem::path& root) {
+  const std::filesystem::path kernel = root / "proc/sys/kernel";
+  std::uint64_t hash = 14695981039346656037U; // FNV-1a
+  for (const char c : read_text(kernel / "random/boot_id") + read_text(kernel / "hostname")) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  }
+  return hash;
+}
+
 int usable_cores(const std::filesystem::path& root) {
   std::optional<int> cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (const std::filesystem::path& folder : group_folders(root)) lower(cores, group_cores(read_text(folder / "cpu.max")));

@@ -13,6 +13,8 @@ namespace troupe::cpu {
 // Bytes that can still be taken without swapping: MemAvailable, or what the process's control group and those around it leave, if
 // less. None: not known. `root` is where /proc and /sys lie.
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& root = "/");
+// The same for all processes that share such memory: of this machine's boot and host name, which a container has of its own.
+std::uint64_t machine_number(const std::filesystem::path& root = "/");
 // Cores that the process may run on, at most as many as its control groups' quotas pay for; at least 1.
 int usable_cores(const std::filesystem::path& root = "/");
 

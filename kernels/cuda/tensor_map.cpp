@@ -24,16 +24,23 @@ encode_function find_encode() {
 
 } // namespace
 
-CUtensorMap make_tensor_map(const tensor_box& of) {
+template <std::size_t Rank>
+CUtensorMap make_tensor_map(const tensor_box<Rank>& of) {
   static const encode_function encode = find_encode();
-  const std::uint64_t strides[2] = {of.strides[0] * 2, of.strides[1] * 2}; // bytes
-  const std::uint32_t steps[3] = {1, 1, 1};
+  std::array<std::uint64_t, Rank - 1> strides = of.strides; // bytes
+  for (std::uint64_t& stride : strides) stride *= 2;
+  std::array<std::uint32_t, Rank> steps;
+  steps.fill(1);
   CUtensorMap map{};
-  const CUresult result = encode(&map, of.type == dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-                                 const_cast<void*>(of.data), of.sizes.data(), strides, of.box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 of.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, of.type == dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, Rank,
+                                 const_cast<void*>(of.data), of.sizes.data(), strides.data(), of.box.data(), steps.data(),
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, of.swizzle, of.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) throw device_error("cuTensorMapEncodeTiled: CUDA driver error " + std::to_string(static_cast<int>(result)));
   return map;
 }
+
+template CUtensorMap make_tensor_map(const tensor_box<2>&);
+template CUtensorMap make_tensor_map(const tensor_box<3>&);
+template CUtensorMap make_tensor_map(const tensor_box<5>&);
 
 } // namespace troupe::gpu

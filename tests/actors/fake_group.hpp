@@ -1,5 +1,5 @@
-// Ranks that need each other: fake devices (tests/actors/fake_device.hpp) with a barrier over loopback sockets in every step, so that a rank
-// that is dead, frozen or late is missed by the others, in threads and in processes alike.
+// Ranks that need each other: fake devices (tests/actors/fake_device.hpp) with a barrier over loopback sockets in every step, so that a
+// rank that is dead, frozen or late is missed by the others, in threads and in processes alike.
 #pragma once
 
 #include <netinet/in.h>

@@ -21,15 +21,15 @@ class group_test : public serving_test {
     options.group_size = ranks;
     options.leader = ranks - 1;
     options.replicas = replicas;
-    metrics = std::make_shared<telemetry::metrics>("fake", "test", telemetry::metrics::log_function{},
-                                                   telemetry::group_shape{replicas, ranks});
+    metrics =
+        std::make_shared<telemetry::metrics>("fake", "test", telemetry::metrics::log_function{}, telemetry::group_shape{replicas, ranks});
   }
 
   void start_group() {
     actors::serving_parts parts;
     parts.tokens = tokens;
     parts.make_executor = [info = device, f = faults, g = group, leader = options.leader](const actors::rank_start& place,
-                                                                                        const actors::publish_rendezvous& publish) {
+                                                                                          const actors::publish_rendezvous& publish) {
       return std::make_unique<fake_rank>(place, leader, info, f, g, publish);
     };
     parts.metrics = metrics;
@@ -57,7 +57,9 @@ class group_test : public serving_test {
   }
   // Of one replica, and one rank of it.
   double group_metric(const std::string& name, int replica) const { return metric(name, "replica=\"" + std::to_string(replica) + "\""); }
-  double rank_metric(const std::string& name, int rank) const { return metric(name, "rank=\"" + std::to_string(rank) + "\",replica=\"0\""); }
+  double rank_metric(const std::string& name, int rank) const {
+    return metric(name, "rank=\"" + std::to_string(rank) + "\",replica=\"0\"");
+  }
 
   std::shared_ptr<group_faults> group = std::make_shared<group_faults>();
   std::vector<std::string> texts;

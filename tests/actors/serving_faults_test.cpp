@@ -157,7 +157,8 @@ TEST_F(serving_faults_test, a_bad_checkpoint_stays_a_load_error) {
   parts.tokens = tokens;
   parts.metrics = metrics;
   parts.make_executor = [](const actors::rank_start&, const actors::publish_rendezvous&) -> std::unique_ptr<step_executor> {
-    throw load_error("model.gguf: no tensor"); };
+    throw load_error("model.gguf: no tensor");
+  };
   EXPECT_THROW(actors::serving::start(options, std::move(parts)), load_error);
 }
 

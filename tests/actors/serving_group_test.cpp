@@ -1,4 +1,5 @@
-// Groups of several ranks in this process: every rank gets every plan, and a rank that fails in any way takes its group along, not the work.
+// Groups of several ranks in this process: every rank gets every plan, and a rank that fails in any way takes its group along, not the
+// work.
 #include <chrono>
 
 #include "tests/actors/group_fixture.hpp"
@@ -31,6 +32,8 @@ class serving_group_test : public test::group_test, public ::testing::WithParamI
   }
 };
 
+class serving_ranks_test : public serving_group_test {}; // what one rank alone cannot do
+
 TEST_P(serving_group_test, every_rank_gets_every_plan_and_the_leader_speaks) {
   shape(ranks());
   start_group();
@@ -57,8 +60,7 @@ TEST_P(serving_group_test, a_rank_that_fails_in_the_first_step) {
   strike_every_rank([&] { group->fail_in = 0; });
 }
 
-TEST_P(serving_group_test, a_rank_that_stands_still_is_missed_by_the_others) {
-  if (ranks() == 1) GTEST_SKIP() << "alone it is missed by the step deadline";
+TEST_P(serving_ranks_test, a_rank_that_stands_still_is_missed_by_the_others) {
   group->barrier_limit = 200ms;
   shape(ranks());
   start_group();
@@ -81,8 +83,7 @@ TEST_P(serving_group_test, a_rank_that_stands_still_while_all_wait_is_noticed_by
   EXPECT_EQ(metric("troupe_group_restarts_total"), 1) << log();
 }
 
-TEST_P(serving_group_test, a_rank_whose_answer_does_not_come_is_late) {
-  if (ranks() == 1) GTEST_SKIP() << "late is later than others";
+TEST_P(serving_ranks_test, a_rank_whose_answer_does_not_come_is_late) {
   options.rank_deadline = 300ms;
   shape(ranks());
   start_group();
@@ -164,8 +165,7 @@ TEST_P(serving_group_test, a_rank_that_is_not_ready_in_time_is_an_error_of_start
   EXPECT_THROW(start_group(), std::runtime_error);
 }
 
-TEST_P(serving_group_test, ranks_with_different_limits_are_refused) {
-  if (ranks() == 1) GTEST_SKIP() << "one rank agrees with itself";
+TEST_P(serving_ranks_test, ranks_with_different_limits_are_refused) {
   group->rank = ranks() - 1;
   group->other_limits = true;
   shape(ranks());
@@ -208,6 +208,7 @@ TEST_P(serving_group_test, stops_while_every_rank_is_busy) {
 }
 
 INSTANTIATE_TEST_SUITE_P(ranks, serving_group_test, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(ranks, serving_ranks_test, ::testing::Values(2, 4));
 
 TEST(group_options, a_leader_outside_the_group_is_refused) {
   actors::serving_options options;

@@ -10,7 +10,6 @@ import argparse
 import os
 import random
 import re
-import resource
 import signal
 import statistics
 import sys
@@ -41,11 +40,6 @@ def crash(pid):
     os.kill(pid, signal.SIGSEGV)
 
 
-def starve(pid):
-    """No more address space: the next allocation that needs some fails."""
-    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
-
-
 def slow_down(pid):
     """Runs for a fifth of the time, for three seconds; each pause is shorter than the silence that counts as a loss."""
     for _ in range(12):
@@ -55,13 +49,25 @@ def slow_down(pid):
         time.sleep(0.05)
 
 
+def kill_again(server, pid):
+    """And another rank of the group that takes its place, while that starts."""
+    before = server.children()
+    kill(pid)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        fresh = [p for p in server.children() if p not in before]
+        if len(fresh) == len(before):
+            return kill(fresh[-1])
+        time.sleep(0.002)
+
+
 # name, what strikes, whether the group is lost by it
 FAULTS = [
-    ("rank killed (SIGKILL)", kill, True),
-    ("rank frozen (SIGSTOP)", freeze, True),
-    ("device fault (the rank's process crashes)", crash, True),
-    ("rank out of memory", starve, True),
-    ("rank slow (a fifth of its speed for 3 s)", slow_down, False),
+    ("killed (SIGKILL: by hand, or by the kernel for want of memory)", lambda server, pid: kill(pid), True),
+    ("frozen (SIGSTOP)", lambda server, pid: freeze(pid), True),
+    ("device fault (the rank's process crashes)", lambda server, pid: crash(pid), True),
+    ("killed, and a rank of the next group while that starts", kill_again, True),
+    ("slow (a fifth of its speed for 3 s)", lambda server, pid: slow_down(pid), False),
 ]
 
 
@@ -142,19 +148,23 @@ def measure(server, expected, strike, losing, random_rank):
     victim = random_rank.choice(pids)
     seen = {}
 
+    def watch(log):
+        seen["noticed"] = log.wait(30 if losing else 0)
+
     def hit():
-        watch = LogWatch(server)
+        log = LogWatch(server)
         seen["struck"] = time.monotonic()
+        if not losing:
+            strike(server, victim)
+        watching = threading.Thread(target=watch, args=(log,))
+        watching.start()
         if losing:
-            strike(victim)
-            seen["noticed"] = watch.wait(30)
-        else:
-            strike(victim)
-            seen["noticed"] = watch.wait(0)
+            strike(server, victim)
+        watching.join()
 
     restarts = server.metric("troupe_device_restarts_total")
     done = Round(server).run(hit)
-    after = [m for m in done.moments if m > (seen["noticed"] or seen["struck"])]
+    after = [m for m in done.moments if m > (seen["noticed"] or seen["struck"])] if losing else []
     return {
         "detect": seen["noticed"] - seen["struck"] if seen["noticed"] else None,
         "resume": after[0] - seen["struck"] if after else None,
@@ -167,7 +177,7 @@ def measure(server, expected, strike, losing, random_rank):
 def spread(values):
     values = [v for v in values if v is not None]
     if not values:
-        return "never"
+        return "-"
     return f"{statistics.median(values):.2f} s ({max(values):.2f} s)"
 
 

@@ -113,7 +113,11 @@ class Server:
         """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
         pids = []
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
+            try:
+                children = (task / "children").read_text().split()
+            except FileNotFoundError:  # the thread has ended meanwhile
+                continue
+            for pid in children:
                 try:
                     words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 except OSError:  # it has just gone

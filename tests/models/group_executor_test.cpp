@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/error.hpp"
+#include "device/cpu/host_limits.hpp"
 #include "models/shard.hpp"
 #include "tests/models/group_testing.hpp"
 
@@ -253,6 +254,20 @@ TEST_F(group_ranks, the_smallest_pool_wins_before_anything_is_taken) {
     ASSERT_NE(executor, nullptr);
     EXPECT_EQ(executor->info().num_blocks, 40);
     EXPECT_EQ(executor->info(), group.executors[0]->info());
+  }
+}
+
+TEST_F(group_ranks, that_fit_one_by_one_but_not_together_are_refused_with_the_sum) {
+  const auto available = cpu::available_memory();
+  ASSERT_TRUE(available);
+  for (const group_shape& shape : {group_shape{2, 1}, {1, 2}, {2, 2}}) {
+    cpu_executor_options options = options_of_each();
+    options.num_blocks.reset();
+    options.kv_bytes = static_cast<std::size_t>(*available) / static_cast<std::size_t>(shape.tp_size * shape.stages) * 5 / 4;
+    const ranks_by_hand group(weights_, shape, {options});
+    for (const std::string& failure : group.failures) {
+      EXPECT_THAT(failure, HasSubstr(std::to_string(shape.tp_size * shape.stages) + " ranks on this machine take")) << shape;
+    }
   }
 }
 

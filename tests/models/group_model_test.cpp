@@ -85,8 +85,8 @@ struct random_model {
   bool one_in(int n) { return pick(1, n) == 1; }
   bool can_be_cut() const {
     const auto evenly = [](std::int32_t a, std::int32_t b) { return a / b * b == a; };
-    return evenly(config.num_heads, shape.tp_size) && evenly(config.intermediate_size, shape.tp_size) && shape.stages <= config.num_layers &&
-           (evenly(config.num_kv_heads, shape.tp_size) || evenly(shape.tp_size, config.num_kv_heads));
+    return evenly(config.num_heads, shape.tp_size) && evenly(config.intermediate_size, shape.tp_size) &&
+           shape.stages <= config.num_layers && (evenly(config.num_kv_heads, shape.tp_size) || evenly(shape.tp_size, config.num_kv_heads));
   }
 
   std::mt19937 random;

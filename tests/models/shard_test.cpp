@@ -51,8 +51,9 @@ TEST(shard, a_block_of_a_quantised_matrix_is_never_cut) {
     shard_weights(weights, place(3, 4));
     FAIL() << "a block was cut";
   } catch (const load_error& e) {
-    EXPECT_STREQ(e.what(), "layer 0, output projection: 192 columns are 48 for each of 4 tensor parallel ranks, no whole number of Q4_0 blocks "
-                           "of 32");
+    EXPECT_STREQ(e.what(),
+                 "layer 0, output projection: 192 columns are 48 for each of 4 tensor parallel ranks, no whole number of Q4_0 blocks "
+                 "of 32");
   }
 }
 
@@ -108,7 +109,7 @@ TEST(shard, a_stage_has_its_layers_and_the_ends_of_the_model_are_at_the_ends) {
   config.first_sliding_layer = 3;
   config.tied_head = true;
   const model_weights whole = make_dummy_weights(config, dtype::f32, 1);
-  const std::vector<std::pair<std::int32_t, std::int32_t>> layers = {{0, 1}, {1, 2}, {3, 2}}; // first, count
+  const std::vector<std::pair<std::int32_t, std::int32_t>> layers = {{0, 2}, {2, 2}, {4, 1}}; // first, count; the head is as large as one
   for (int stage = 0; stage < 3; ++stage) {
     const model_weights mine = shard_weights(whole, place(0, 1, stage, 3));
     const auto [first, count] = layers[static_cast<std::size_t>(stage)];
@@ -120,6 +121,24 @@ TEST(shard, a_stage_has_its_layers_and_the_ends_of_the_model_are_at_the_ends) {
     EXPECT_EQ(static_cast<bool>(mine.head), stage == 2);
     EXPECT_EQ(mine.final_norm.empty(), stage != 2);
   }
+}
+
+TEST(shard, the_head_counts_as_layers_but_every_stage_has_one) {
+  model_config config = test::small_config();
+  const auto counts = [&](std::int32_t layers, std::int32_t vocab, int stages) {
+    config.num_layers = layers;
+    config.vocab_size = vocab;
+    std::vector<std::int32_t> out;
+    for (int stage = 0; stage < stages; ++stage) out.push_back(shard_config(config, place(0, 1, stage, stages)).num_layers);
+    return out;
+  };
+  using layers = std::vector<std::int32_t>;
+  EXPECT_EQ(counts(30, 384 * 8, 2), (layers{19, 11})); // a layer has 384 rows of the hidden size, all in all
+  EXPECT_EQ(counts(30, 384 * 8, 3), (layers{12, 13, 5}));
+  EXPECT_EQ(counts(32, 16, 4), (layers{8, 8, 8, 8}));
+  EXPECT_EQ(counts(7, 16, 3), (layers{2, 2, 3}));
+  EXPECT_EQ(counts(4, 384 * 100, 2), (layers{3, 1}));
+  EXPECT_EQ(counts(4, 384 * 100, 4), (layers{1, 1, 1, 1}));
 }
 
 TEST(shard, the_vocabulary_is_padded_to_places_for_all) {

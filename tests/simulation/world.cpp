@@ -22,11 +22,10 @@ constexpr std::uint64_t kMostEvents = 400'000; // hundreds of times what a run h
 } // namespace
 
 void coverage::add(const coverage& o) {
-  for (auto member :
-       {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled, &coverage::preemptions,
-        &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale, &coverage::duplicates, &coverage::numeric,
-        &coverage::quarantined, &coverage::escalations, &coverage::stop_strings, &coverage::accepted, &coverage::rejected,
-        &coverage::overlapped}) {
+  for (auto member : {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled,
+                      &coverage::preemptions, &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale,
+                      &coverage::duplicates, &coverage::numeric, &coverage::quarantined, &coverage::escalations, &coverage::stop_strings,
+                      &coverage::accepted, &coverage::rejected, &coverage::overlapped}) {
     this->*member += o.*member;
   }
 }
@@ -49,9 +48,9 @@ world::world(std::uint64_t seed, bool keep_log)
 }
 
 // Once nothing comes and nothing breaks any more, the first in rank of the running moves at least one token with every step (in a pipeline,
-// with as many as are in flight): decodes precede prefills and max_batched_tokens >= max_num_seqs leaves a prefill at least one token. Alone
-// and one after another the open requests would need the sum of their tokens, and plans_in_flight more each; the factor of two is for what
-// preemption computes twice.
+// with as many as are in flight): decodes precede prefills and max_batched_tokens >= max_num_seqs leaves a prefill at least one token.
+// Alone and one after another the open requests would need the sum of their tokens, and plans_in_flight more each; the factor of two is for
+// what preemption computes twice.
 void world::set_step_limit() {
   std::uint64_t work = 0;
   for (const client_plan& c : scene_.clients) {

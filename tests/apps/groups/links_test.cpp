@@ -55,8 +55,8 @@ TEST_P(group_links_test, every_rank_meets_its_stage_and_its_column) {
       if (other / tp == rank / tp) in_stage += static_cast<float>(other);
       if (other % tp == rank % tp) in_column += static_cast<float>(other);
     }
-    EXPECT_EQ(sums[static_cast<std::size_t>(rank)].get(), std::pair(tp > 1 ? in_stage : static_cast<float>(rank),
-                                                                   stages > 1 ? in_column : static_cast<float>(rank)));
+    EXPECT_EQ(sums[static_cast<std::size_t>(rank)].get(),
+              std::pair(tp > 1 ? in_stage : static_cast<float>(rank), stages > 1 ? in_column : static_cast<float>(rank)));
   }
 }
 

@@ -87,5 +87,17 @@ TEST_F(HostTree, TheTightestLimitCounts) {
   EXPECT_EQ(usable_cores(root_), cores);
 }
 
+TEST_F(HostTree, ProcessesOfOneBootAndHostNameAreOnOneMachine) {
+  write("proc/sys/kernel/random/boot_id", "one\n");
+  write("proc/sys/kernel/hostname", "a\n");
+  const std::uint64_t here = machine_number(root_);
+  EXPECT_EQ(machine_number(root_), here);
+  write("proc/sys/kernel/hostname", "b\n");
+  EXPECT_NE(machine_number(root_), here);
+  write("proc/sys/kernel/hostname", "a\n");
+  write("proc/sys/kernel/random/boot_id", "two\n");
+  EXPECT_NE(machine_number(root_), here);
+}
+
 } // namespace
 } // namespace troupe::cpu

@@ -24,7 +24,7 @@ class gpu_elementwise_test : public test::gpu_op_test {
     args.type = type;
     args.x = x.data();
     args.y = y.data();
-    args.stride = stride;
+    args.stride = args.y_stride = stride;
     args.rows = static_cast<std::int32_t>(rows);
     args.columns = columns;
     args.weight = weight.data();

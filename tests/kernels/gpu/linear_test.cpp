@@ -99,13 +99,14 @@ class gpu_linear_test : public test::gpu_op_test {
 
 // Rows 1-2: groups of columns that end early, more pairs than warps, two warps for a pair, the most columns that x has room for. Rows 3-8:
 // x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in number. Above:
-// each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a tile.
+// each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a tile; one round
+// and several.
 constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},       {1, 4096, 4096}, {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
                                 {1, 1003, 8192},   {2, 37, 40},     {2, 4300, 6152}, {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
                                 {2, 24, 57344},    {3, 37, 40},     {5, 130, 1032},  {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
                                 {6, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
                                 {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
-                                {128, 1032, 1032}, {128, 5000, 136}};
+                                {128, 1032, 1032}, {128, 5000, 136}, {40, 12000, 2056}, {33, 6500, 4096}, {45, 33000, 64}};
 
 TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
@@ -143,7 +144,7 @@ TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_resi
 
 TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    for (const std::int64_t rows : {1, 3, 7}) {
+    for (const std::int64_t rows : {1, 3, 7, 20, 100}) {
       const problem p = make(type, {rows, 1003, 512}, false, false);
       const buffer y = upload(test::poisoned(static_cast<std::size_t>(rows * 1003)));
       gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
@@ -163,8 +164,10 @@ TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
                            {8, 2 * 1200, 2048},
                            {16, 2 * 40, 2048},
                            {20, 2 * 136, 96},
+                           {12, 2 * 14000, 128},
                            {40, 2 * 1008, 512},
                            {70, 2 * 2048, 256},
+                           {100, 2 * 7000, 128},
                            {128, 2 * 264, 264}}) {
       const std::int64_t half = s.outputs / 2;
       problem p = make(type, s, true, false);
@@ -299,7 +302,7 @@ TEST_F(gpu_linear_test, a_row_does_not_depend_on_its_batch_mates) {
   struct part {
     std::int32_t all, first, rows;
   };
-  for (const part& c : {part{2, 1, 1}, {8, 3, 5}, {8, 5, 3}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}}) {
+  for (const part& c : {part{2, 1, 1}, {8, 3, 5}, {8, 5, 3}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}, {128, 10, 35}}) {
     const problem p = make(dtype::bf16, {c.all, 2304, 1024}, true, false);
     const std::size_t width = 2304;
     const buffer whole = poisoned_halves(static_cast<std::size_t>(c.all) * width),

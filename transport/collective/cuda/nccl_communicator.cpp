@@ -68,6 +68,10 @@ class library_end : public std::enable_shared_from_this<library_end> {
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool is_stuck() const { return stuck_; }
+  void when_ended(std::function<void()> destroy_graphs) {
+    const std::lock_guard lock(fault_mutex_);
+    destroy_graphs_ = std::move(destroy_graphs);
+  }
 
   void open(const nccl_group_id& id) {
     static_assert(sizeof(ncclUniqueId) == sizeof(id.bytes));
@@ -85,10 +89,12 @@ class library_end : public std::enable_shared_from_this<library_end> {
     run(call, options_.deadline, [&] { return work(comm_); });
   }
 
-  void wait(cudaStream_t stream) {
+  // Until `ask` says that it is done.
+  template <class Ask>
+  void wait(Ask ask) {
     for (const patience until(options_.deadline);; until.pause()) {
       raise_if_ended();
-      const cudaError_t status = cudaStreamQuery(stream);
+      const cudaError_t status = ask();
       if (status == cudaSuccess) return;
       if (status != cudaErrorNotReady) {
         cudaGetLastError(); // reported here
@@ -154,6 +160,11 @@ class library_end : public std::enable_shared_from_this<library_end> {
     told.raise();
   }
 
+  void destroy_graphs() {
+    const std::lock_guard lock(fault_mutex_);
+    if (destroy_graphs_) destroy_graphs_();
+  }
+
   template <class Work>
   void run(const collective_call& call, std::chrono::milliseconds deadline, Work work) {
     std::optional<group_fault> found;
@@ -197,6 +208,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
         function(comm);
         promise.set_value();
       }).detach();
+      destroy_graphs();
       stuck_ = done.wait_for(options_.abort_deadline) != std::future_status::ready;
     } catch (const std::exception&) { // no thread to be had
       stuck_ = true;
@@ -211,6 +223,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
   ncclComm_t comm_ = nullptr;
   std::mutex fault_mutex_;
   std::optional<group_fault> fault_;
+  std::function<void()> destroy_graphs_;
 };
 
 class gpu_communicator final : public nccl_communicator {
@@ -221,6 +234,7 @@ class gpu_communicator final : public nccl_communicator {
   int rank() const override { return end_->rank(); }
   int size() const override { return end_->size(); }
   bool is_stuck() const override { return end_->is_stuck(); }
+  void when_ended(std::function<void()> destroy_graphs) override { end_->when_ended(std::move(destroy_graphs)); }
 
   void all_reduce(collective_buffer data, collective_stream stream) override {
     refuse(objection_to_sum(data));
@@ -249,7 +263,12 @@ class gpu_communicator final : public nccl_communicator {
           [&](ncclComm_t comm) { return ncclRecv(data.data, bytes_of(data), ncclUint8, peer, comm, stream_of(stream)); });
   }
 
-  void wait(collective_stream stream) override { end_->wait(stream_of(stream)); }
+  void wait(collective_stream stream) override {
+    end_->wait([&] { return cudaStreamQuery(stream_of(stream)); });
+  }
+  void wait_for(const event& point) override {
+    end_->wait([&] { return cudaEventQuery(point.handle()); });
+  }
   void abort(std::string_view reason) noexcept override { end_->end(abort_of(rank(), reason)); }
   collective_times take_times() override { return times_.take(); }
 

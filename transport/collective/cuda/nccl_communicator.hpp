@@ -4,9 +4,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "device/cuda/stream.hpp"
 #include "transport/collective/communicator.hpp"
 
 namespace troupe::cuda {
@@ -35,6 +37,11 @@ nccl_group_id make_nccl_group_id(const nccl_options& options);
 // queued shows in wait(), which then aborts: queued work ends, streams and device stay usable.
 class nccl_communicator : public communicator {
  public:
+  // The same as wait(), for what was recorded on a stream: work queued behind it may go on.
+  virtual void wait_for(const event& point) = 0;
+  // Called when a fault or abort() ends the group, on that thread, while NCCL aborts: it must destroy all graphs that hold calls of this
+  // group, for NCCL waits until there are none. An empty one: there are none any more.
+  virtual void when_ended(std::function<void()> destroy_graphs) = 0;
   // NCCL did not come back from an abort in time. Nothing of it can be used or freed any more: the process must be ended.
   virtual bool is_stuck() const = 0;
 };

@@ -1,0 +1,45 @@
+// A group of GPUs under a bench on a bare executor: each rank's process runs the same bench, and so makes the same plans.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/child_process.hpp"
+#include "apps/engine_options.hpp"
+#include "core/step.hpp"
+#include "models/checkpoint.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::apps {
+
+// Which rank of the group this process is, as rank 0 tells those that it starts.
+struct bench_place {
+  std::int32_t rank = 0;
+  std::string rendezvous; // what rank 0 published
+};
+
+// Flags that are not shown: they are for the processes that bench_ranks starts.
+void add_place_flags(CLI::App& command, bench_place& place);
+
+// The processes of the other ranks, which end with this.
+class bench_ranks {
+ public:
+  // The executor of this process. Of a group on CPUs it is the whole group; of a group on GPUs it is one rank, and rank 0 starts the others
+  // with its own command line. They must go the same way from here on. Throws load_error and std::runtime_error.
+  std::unique_ptr<step_executor> make_executor(engine_options options, const bench_place& place,
+                                               const std::shared_ptr<const checkpoint>& source);
+
+  std::int32_t gpus() const { return 1 + static_cast<std::int32_t>(others_.size()); } // that work together, of which each has a process
+
+ private:
+  void start(std::int32_t ranks, const std::string& rendezvous);
+
+  std::vector<std::unique_ptr<actors::child_process>> others_;
+};
+
+} // namespace troupe::apps

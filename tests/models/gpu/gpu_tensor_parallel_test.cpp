@@ -1,0 +1,226 @@
+// A model on two GPUs against the same model on one; what needs two is skipped where there are fewer.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "core/error.hpp"
+#include "models/group_executor.hpp"
+#include "tests/models/gpu/gpu_model_testing.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+using test::expect_close;
+using test::greedy;
+using test::plan_writer;
+using test::report;
+using test::tokens;
+
+model_config pair_config() {
+  model_config c = test::quick_config(64);
+  c.intermediate_size = 336;
+  return c;
+}
+
+rank_context place(int tp_rank, int tp_size) { return {tp_rank, tp_size, 0, 1, nullptr, nullptr}; }
+
+TEST(gpu_share, holds_a_slice_of_each_layer_and_embedding_and_head_whole) {
+  model_config config = pair_config();
+  config.query_key_value_bias = config.output_bias = true;
+  const model_weights whole = make_dummy_weights(config, dtype::f32, 5);
+  for (const int rank : {0, 1}) {
+    const model_weights mine = gpu_share(whole, place(rank, 2));
+    EXPECT_EQ(mine.config.num_heads, 3);
+    EXPECT_EQ(mine.config.num_kv_heads, 1);
+    EXPECT_EQ(mine.config.intermediate_size, 168);
+    EXPECT_EQ(mine.config.output_bias, rank == 0) << "once in the sum";
+    EXPECT_EQ(mine.layers[0].output_bias.empty(), rank != 0);
+    EXPECT_EQ(mine.embedding.data, whole.embedding.data);
+    EXPECT_EQ(mine.head.data, whole.head.data);
+    EXPECT_EQ(mine.head.rows, 1003);
+    EXPECT_EQ(mine.layers[2].down.data, whole.layers[2].down.data + static_cast<std::size_t>(rank) * 168 * sizeof(float));
+  }
+}
+
+TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
+  const auto refused = [](const model_config& config, const rank_context& rank, const std::vector<std::string>& words) {
+    try {
+      gpu_share(config, rank);
+      ADD_FAILURE() << "accepted; expected " << words[0];
+    } catch (const load_error& e) {
+      for (const std::string& word : words) EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+    }
+  };
+  model_config config = pair_config();
+  config.intermediate_size = 328;
+  refused(config, place(1, 2), {"--tp 2", "intermediate_size 164"});
+  refused(pair_config(), place(0, 4), {"6 attention heads", "4"});
+  rank_context stage = place(0, 1);
+  stage.stages = 2;
+  refused(pair_config(), stage, {"--pp 2"});
+}
+
+// Two ranks on two threads, each with a GPU of its own.
+class gpu_pair : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_count() < 2) GTEST_SKIP() << "fewer than two CUDA devices on this machine";
+  }
+  static gpu_executor_options on_gpu(gpu_executor_options options, const rank_context& rank) {
+    options.device = rank.tp_rank;
+    return options;
+  }
+  static std::unique_ptr<step_executor> make(const model_weights& whole, const gpu_executor_options& options) {
+    return make_group_executor(make_local_ranks(2, 1, 30s), [&](const rank_context& rank) {
+      return make_gpu_executor(whole, on_gpu(options, rank), join_gpus(rank, rank.tp_rank, 5s));
+    });
+  }
+  static tokens random_tokens(std::size_t count) {
+    std::mt19937 random(std::random_device{}());
+    tokens text;
+    for (std::size_t i = 0; i < count; ++i) text.push_back(static_cast<token_id>(random() % 1003));
+    return text;
+  }
+};
+
+struct pair_case {
+  const char* name;
+  dtype type = dtype::f16;
+  bool biases = false, head_norm = false, window = false, tied = false, plain = false, graphs = true;
+  std::int32_t kv_heads = 2;
+};
+
+std::string label(const ::testing::TestParamInfo<pair_case>& info) { return info.param.name; }
+
+class gpu_pair_model : public gpu_pair, public ::testing::WithParamInterface<pair_case> {};
+
+TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
+  const pair_case& p = GetParam();
+  model_config config = pair_config();
+  config.num_kv_heads = p.kv_heads;
+  config.query_key_value_bias = config.output_bias = p.biases;
+  config.query_key_norm = p.head_norm;
+  config.tied_head = p.tied;
+  if (p.window) config.sliding_window = 40;
+  const model_weights whole = make_dummy_weights(config, dtype::f32, std::random_device{}());
+  gpu_executor_options options = test::small_gpu_options();
+  options.type = p.type;
+  options.graphs = p.graphs;
+  if (p.plain) options = reference(options);
+  const float tolerance = p.type == dtype::f16 ? 0.03F : 0.24F;
+  struct asked {
+    tokens prompt;
+    std::size_t chunk;
+    test::prompt_report right;
+  };
+  std::vector<asked> all;
+  {
+    const auto one = make_gpu_executor(whole, options);
+    for (const std::size_t length : {1U, 17U, 200U}) {
+      for (const std::size_t chunk : {256U, 23U}) {
+        const tokens prompt = random_tokens(length);
+        all.push_back({prompt, chunk, report(*one, prompt, chunk, 16)});
+      }
+    }
+  }
+  const auto two = make(whole, options);
+  for (const asked& a : all) {
+    SCOPED_TRACE(std::to_string(a.prompt.size()) + " tokens in chunks of " + std::to_string(a.chunk));
+    expect_close(report(*two, a.prompt, a.chunk, 16, 3, 9), a.right, tolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
+                         ::testing::Values(pair_case{.name = "f16"}, pair_case{.name = "bf16", .type = dtype::bf16},
+                                           pair_case{.name = "biases", .biases = true}, pair_case{.name = "head_norm", .head_norm = true},
+                                           pair_case{.name = "repeated_kv_head", .window = true, .tied = true, .kv_heads = 1},
+                                           pair_case{.name = "without_graphs", .graphs = false},
+                                           pair_case{.name = "reference", .biases = true, .plain = true}),
+                         label);
+
+TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  const auto two = make(whole, test::small_gpu_options());
+  plan_writer writer(*two);
+  sampling_params random; // one of nine tokens with so much weight that no rounding decides, by the sequence's seed
+  for (token_id token = 100; token < 1000; token += 100) random.logit_bias.push_back({token, 40});
+  const auto sampling_of = [&](slot_id slot) {
+    random.seed = static_cast<std::uint64_t>(slot) + 11;
+    return random;
+  };
+  std::vector<tokens> prompts, alone;
+  for (slot_id slot = 0; slot < 5; ++slot) {
+    prompts.push_back(random_tokens(static_cast<std::size_t>(10 + 7 * slot)));
+    alone.push_back(test::generate(writer, slot, prompts.back(), sampling_of(slot), 12));
+  }
+  std::vector<tokens> together(prompts.size());
+  for (slot_id slot = 0; slot < 5; ++slot) {
+    const tokens& prompt = prompts[static_cast<std::size_t>(slot)];
+    writer.open(slot, static_cast<std::int32_t>(prompt.size()), sampling_of(slot), 64);
+    writer.prefill(slot, 0, prompt, true);
+  }
+  for (std::int32_t step = 0; step < 12; ++step) {
+    const auto outputs = writer.run();
+    for (std::size_t i = 0; i < together.size(); ++i) {
+      together[i].insert(together[i].end(), outputs[i].tokens.begin(), outputs[i].tokens.end());
+      writer.decode(static_cast<slot_id>(i), static_cast<std::int32_t>(prompts[i].size()) + step);
+    }
+  }
+  EXPECT_EQ(together, alone);
+}
+
+TEST_F(gpu_pair, the_smallest_kv_pool_is_everybodys_and_other_limits_must_agree) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  const auto made = [&](auto change) {
+    return make_group_executor(make_local_ranks(2, 1, 30s), [&](const rank_context& rank) {
+      gpu_executor_options options = on_gpu(test::small_gpu_options(), rank);
+      change(options, rank.tp_rank);
+      return make_gpu_executor(whole, options, join_gpus(rank, rank.tp_rank, 5s));
+    });
+  };
+  EXPECT_EQ(made([](auto& o, int rank) { o.num_blocks = 64 - 16 * rank; })->info().num_blocks, 48);
+  EXPECT_THROW(made([](auto& o, int rank) { o.max_num_seqs = 8 - rank; }), load_error);
+}
+
+TEST_F(gpu_pair, a_peer_that_does_not_come_fails_the_step_and_a_new_group_forms) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  {
+    const auto ranks = make_local_ranks(2, 1, 30s);
+    std::vector<std::unique_ptr<step_executor>> each(2);
+    {
+      std::vector<std::jthread> threads;
+      for (const rank_context& rank : ranks) {
+        threads.emplace_back([&, rank] {
+          each[static_cast<std::size_t>(rank.tp_rank)] =
+              make_gpu_executor(whole, on_gpu(test::small_gpu_options(), rank), join_gpus(rank, rank.tp_rank, 1s));
+        });
+      }
+    }
+    plan_writer writer(*each[0]);
+    writer.open(0, 40, greedy(), 64);
+    writer.prefill(0, 0, random_tokens(40), true);
+    const auto begin = std::chrono::steady_clock::now();
+    auto first = writer.start();
+    writer.decode(0, 40); // as a graph, behind the step that hangs
+    auto second = writer.start();
+    for (auto* outcome : {&first, &second}) {
+      ASSERT_EQ(outcome->wait_for(10s), std::future_status::ready);
+      const step_outcome got = outcome->get();
+      ASSERT_TRUE(std::holds_alternative<step_failure>(got));
+      EXPECT_TRUE(std::get<step_failure>(got).by_peer);
+      EXPECT_NE(std::get<step_failure>(got).reason.find("rank 0"), std::string::npos) << std::get<step_failure>(got).reason;
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_GE(took, 1s);
+    EXPECT_LT(took, 8s);
+    RecordProperty("seconds", std::to_string(took.count()));
+    std::printf("failed after %.2f s: %s\n", took.count(), "deadline 1 s");
+  }
+  const auto two = make(whole, test::small_gpu_options());
+  plan_writer writer(*two);
+  EXPECT_EQ(test::generate(writer, 0, random_tokens(40), greedy(), 8).size(), 8U);
+}
+
+} // namespace
+} // namespace troupe
