@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "models/draft_slots.hpp"
 #include "models/executor_plan.hpp"
+#include "models/kept_weights.hpp"
 #include "models/shard.hpp"
 
 namespace troupe {
@@ -163,10 +164,10 @@ class drafting_executor final : public step_executor {
 
 std::size_t block_bytes(const executor_plan& plan) { return plan.kv_bytes / static_cast<std::size_t>(plan.info.num_blocks); }
 
-void check_memory(const executor_plan& target, const executor_plan& draft, std::optional<std::uint64_t> available) {
-  if (available && total_bytes(target) + total_bytes(draft) > *available) {
-    throw load_error("not enough memory: the model takes " + std::to_string(total_bytes(target)) + " bytes and the draft model " +
-                     std::to_string(total_bytes(draft)) + ", but " + std::to_string(*available) + " are available");
+void check_memory(std::size_t target, std::size_t draft, std::optional<std::uint64_t> available) {
+  if (available && target + draft > *available) {
+    throw load_error("not enough memory: the model takes " + std::to_string(target) + " bytes and the draft model " +
+                     std::to_string(draft) + ", but " + std::to_string(*available) + " are available");
   }
 }
 
@@ -191,9 +192,10 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
   }
   drafts.num_blocks = options.num_blocks;
   const executor_plan beside = plan_rank(*draft, drafts, {});
-  const auto available = available_memory(*draft, options.keep, available_memory(shard_weights(*target, rank), options.keep));
-  check_memory(plan_rank(*target, options, rank), beside, available);
-  options.bytes_beside = total_bytes(beside);
+  const std::size_t taken = std::min<std::size_t>(beside.weight_bytes, kept_bytes(options.keep, draft->source, "cpu"));
+  options.bytes_beside = total_bytes(beside) - taken;
+  const auto available = available_memory(shard_weights(*target, rank), options.keep);
+  check_memory(total_bytes(plan_rank(*target, options, rank)), options.bytes_beside, available);
   auto executor = make_cpu_executor(std::move(target), options, rank);
   drafts.num_blocks = executor->info().num_blocks;
   return make_drafting_executor(std::move(executor), make_cpu_executor(std::move(draft), drafts));

@@ -308,6 +308,7 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
   const model_config config = gpu_share(whole, rank.host);
   weight_source source;
   source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config)) + " bytes, made on the device";
+  source.part = part_of(rank.host);
   return make(config, dtype::bf16, source, options, rank,
               [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
 }

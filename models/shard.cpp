@@ -154,8 +154,7 @@ model_weights shard_weights(const model_weights& whole, const rank_context& rank
   }
   mine.storage = whole.storage;
   mine.source = whole.source;
-  mine.source.part = "rank " + std::to_string(rank.tp_rank) + " of " + std::to_string(rank.tp_size) + ", stage " +
-                     std::to_string(rank.stage) + " of " + std::to_string(rank.stages);
+  mine.source.part = part_of(rank);
   mine.total_bytes = total_bytes(mine);
   return mine;
 }
