@@ -17,8 +17,8 @@ std::string name_of(const rank_context& rank) {
 }
 
 std::string part_of(const rank_context& rank) {
-  return "rank " + std::to_string(rank.tp_rank) + " of " + std::to_string(rank.tp_size) + ", stage " + std::to_string(rank.stage) +
-         " of " + std::to_string(rank.stages);
+  return "rank " + std::to_string(rank.tp_rank) + " of " + std::to_string(rank.tp_size) + ", stage " + std::to_string(rank.stage) + " of " +
+         std::to_string(rank.stages);
 }
 
 void with_tensor(const rank_context& rank, const std::function<void(communicator&)>& call) {
