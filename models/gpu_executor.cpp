@@ -247,7 +247,7 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, gp
   cuda::use_device(options.device);
   gpu_plan plan = plan_gpu(config, stored, options, cuda::device_memory());
   if (rank.devices) {
-    options.num_blocks = agree(plan.info, rank.host).num_blocks;
+    options.num_blocks = agree(plan.info, {}, rank.host).num_blocks;
     plan = plan_gpu(config, stored, options, cuda::device_memory());
   }
   return std::make_unique<gpu_executor>(
