@@ -61,13 +61,13 @@ pid_t spawn(const std::vector<std::string>& command, int standard_input) {
 
 } // namespace
 
-child_process::child_process(const std::vector<std::string>& command, const std::string& first_lines, std::function<void(int)> on_change) {
+child_process::child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int)> on_change) {
   if (command.empty()) throw std::runtime_error("device process: no command");
   int ends[2] = {-1, -1};
   check(pipe2(ends, O_CLOEXEC) == 0 ? 0 : errno, "making a pipe");
   keep_alive_ = ends[1];
   try {
-    const std::string line = first_lines + "\n"; // both ends are open and the pipe is empty: this neither blocks nor breaks
+    const std::string line = first_line + "\n"; // both ends are open and the pipe is empty: this neither blocks nor breaks
     if (write(keep_alive_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) check(errno, "writing to a pipe");
     pid_ = spawn(command, ends[0]);
   } catch (...) {

@@ -17,8 +17,8 @@ class child_process {
   // `on_change` is called from a watching thread, with a status as of waitpid: each time the process is stopped (SIGSTOP), and once when it
   // has ended. It then stays a zombie until it is reaped by the destructor, so its id cannot come to name another. Throws
   // std::runtime_error when it cannot be started.
-  // `first_lines` (short, no newline at the end) are for what must not be seen in a command line.
-  child_process(const std::vector<std::string>& command, const std::string& first_lines, std::function<void(int status)> on_change);
+  // `first_line` (short, no newline at its end, but maybe within) is for what must not be seen in a command line.
+  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_change);
   ~child_process(); // kills and reaps
   child_process(const child_process&) = delete;
   child_process& operator=(const child_process&) = delete;

@@ -16,6 +16,7 @@
 #include "models/group_agreement.hpp"
 #include "models/kept_weights.hpp"
 #include "models/ordered_worker.hpp"
+#include "models/shard.hpp"
 #include "models/slot_table.hpp"
 
 namespace troupe {

@@ -16,11 +16,6 @@ std::string name_of(const rank_context& rank) {
          std::to_string(rank.tp_rank) + ")";
 }
 
-std::string part_of(const rank_context& rank) {
-  return "rank " + std::to_string(rank.tp_rank) + " of " + std::to_string(rank.tp_size) + ", stage " + std::to_string(rank.stage) + " of " +
-         std::to_string(rank.stages);
-}
-
 void with_tensor(const rank_context& rank, const std::function<void(communicator&)>& call) {
   try {
     call(*rank.tensor);

@@ -25,8 +25,6 @@ struct rank_context {
 
 // "rank 3 (stage 1, tensor rank 1)"
 std::string name_of(const rank_context& rank);
-// Of a model, as weight_source has it: "rank 1 of 2, stage 0 of 1".
-std::string part_of(const rank_context& rank);
 
 // `call` on the communicator; what it throws then names the peer as a rank of the whole group.
 void with_tensor(const rank_context& rank, const std::function<void(communicator&)>& call);

@@ -138,6 +138,11 @@ model_config shard_config(const model_config& whole, const rank_context& rank) {
   return mine;
 }
 
+std::string part_of(const rank_context& rank) {
+  return "rank " + std::to_string(rank.tp_rank) + " of " + std::to_string(rank.tp_size) + ", stage " + std::to_string(rank.stage) + " of " +
+         std::to_string(rank.stages);
+}
+
 model_weights shard_weights(const model_weights& whole, const rank_context& rank) {
   const vocab_slice vocab = slice_of_vocab(whole.config.vocab_size, rank.tp_rank, rank.tp_size);
   const range layers = layers_of(whole.config, rank);

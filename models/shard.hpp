@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "models/model.hpp"
 #include "models/rank_context.hpp"
@@ -24,6 +25,9 @@ void check_shards(const model_config& config, int tp_size, int stages);
 
 // The rank's own numbers of heads, KV heads, intermediate width and layers. What all ranks share stays as it is, vocab_size too.
 model_config shard_config(const model_config& whole, const rank_context& rank);
+
+// The name of the rank's part: "rank 1 of 2, stage 0 of 1", as weight_source has it.
+std::string part_of(const rank_context& rank);
 
 // Views into the memory of `whole`, of which nothing else is touched: rows of q, k, v, gate and up, columns of output and down, the rank's
 // ids of embedding (on the first stage) and head (on the last one); what a rank lacks is an empty view. Its config is shard_config's.
