@@ -109,6 +109,7 @@ class gpu_executor final : public step_executor {
     pending->deliver = std::move(deliver);
     try {
       cuda::use_device(device_);
+      await_verifications();
       take_news();
       pending->failure = beyond_device(plan);
       if (pending->failure) table_.fail(*pending->failure);
@@ -126,6 +127,11 @@ class gpu_executor final : public step_executor {
   }
 
  private:
+  // In a group the leader's answer to a verification lets the scheduler go on while this rank may not have read its own.
+  void await_verifications() {
+    if (std::exchange(verifying_, false) && rank_.devices) worker_.wait_below(1);
+  }
+
   // How long the weights took differs from rank to rank; from here on ranks wait for each other's sums.
   void meet() const {
     if (!rank_.devices) return;
@@ -143,6 +149,7 @@ class gpu_executor final : public step_executor {
       pending.items.push_back({step_.items[i], table_[item.slot].sampling.top_logprobs, item.first_position, step_.items[i].draws > 1,
                                openings_[static_cast<std::size_t>(item.slot)]});
     }
+    verifying_ = verifying_ || step_.verifies;
     worker_.wait_below(steps_in_flight - 1); // the download's last use has been read, and nobody looks back at it
     pending.slot = next_slot_;
     next_slot_ = (next_slot_ + 1) % steps_in_flight;
@@ -167,6 +174,8 @@ class gpu_executor final : public step_executor {
     } catch (const std::exception& e) {
       outcome = failure_of(pending.step, e);
     }
+    const auto* const failed = std::get_if<step_failure>(&outcome);
+    if (failed != nullptr && rank_.devices) rank_.devices->abort(failed->reason); // the others wait in sums
     pending.deliver(std::move(outcome));
   }
 
@@ -228,6 +237,7 @@ class gpu_executor final : public step_executor {
   std::vector<std::uint64_t> openings_; // by slot: how often it was opened
   gpu_step step_;                       // the one being laid out
   std::size_t next_slot_ = 0;
+  bool verifying_ = false; // a plan under way has verifications
   std::optional<computed_step> computed_before_; // the finishing thread's
   std::mutex news_guard_;
   std::vector<late_news> news_;
