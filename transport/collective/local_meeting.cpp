@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "transport/collective/sum.hpp"
@@ -22,6 +23,7 @@ local_meeting::local_meeting(int size, std::chrono::milliseconds deadline)
       deadline_(deadline),
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency())),
       parts_(ranks()),
+      inputs_(ranks() * ranks()),
       gone_(ranks()),
       changed_(ranks()),
       mailboxes_(ranks() * ranks()) {}
@@ -133,8 +135,9 @@ void local_meeting::end_at_letter(guard& lock, int rank) {
   raise(lock, rank);
 }
 
-// Slices of different ranks are written at the same time: no two touch the same bytes.
-void local_meeting::work(int slice) const {
+// Slices of different ranks are written at the same time: no two touch the same bytes. Nothing here may fail: the others would go on with
+// memory whose owner has left.
+void local_meeting::work(int slice) noexcept {
   const local_part& own = *parts_[index(slice)];
   const std::size_t bytes = bytes_of({nullptr, own.call.count, own.call.type});
   if (own.call.op == collective_op::broadcast && slice != own.call.root && bytes > 0) {
@@ -148,8 +151,8 @@ void local_meeting::work(int slice) const {
     const std::size_t begin = slice_begin(own.call.count, index(slice), ranks());
     const std::size_t count = slice_begin(own.call.count, index(slice) + 1, ranks()) - begin;
     const std::size_t offset = row_bytes(own.call.type, begin);
-    std::vector<const std::byte*> inputs;
-    for (const auto& one : parts_) inputs.push_back(one->data + offset);
+    const std::span inputs(inputs_.data() + index(slice) * ranks(), ranks());
+    for (std::size_t from = 0; from < ranks(); ++from) inputs[from] = parts_[from]->data + offset;
     std::byte* first = parts_[0]->data + offset;
     sum_in_rank_order(own.call.type, inputs, first, count);
     for (std::size_t to = 1; to < ranks() && count > 0; ++to)
