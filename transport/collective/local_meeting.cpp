@@ -115,7 +115,6 @@ void local_meeting::arrive(guard& lock, int rank, const local_part& mine) {
   parts_[index(rank)] = mine;
   if (++arrived_ < size_) return;
   if (letters_ > 0) end_at_letter(lock, rank);
-  last_ = rank;
   all_there_ = clock::now();
   if (bytes_of({nullptr, mine.call.count, mine.call.type}) * ranks() <= kAloneBytes) {
     for (int slice = 0; slice < size_; ++slice) work(slice);
@@ -193,13 +192,12 @@ void local_meeting::collective(int rank, const local_part& mine, const std::stri
   wait(
       lock, rank, until, mine.call, [&] { return passed() || arrived_ == size_; }, [&] { return missing(); });
   const auto all_there = all_there_;
-  const int latest = last_ == rank ? -1 : last_;
   if (!passed()) {
     work_on_slice(lock, rank);
     wait(lock, rank, until, mine.call, passed, [&] { return missing(); });
   }
   lock.unlock();
-  times.add(bytes_of({nullptr, mine.call.count, mine.call.type}), begin, all_there, latest);
+  times.add(bytes_of({nullptr, mine.call.count, mine.call.type}), begin, all_there);
 }
 
 void local_meeting::send(int rank, int peer, const collective_buffer& data, call_times& times) {
@@ -218,7 +216,7 @@ void local_meeting::send(int rank, int peer, const collective_buffer& data, call
   to.letters.push_back(std::move(sent));
   wake(peer);
   lock.unlock();
-  times.add(bytes, begin, room, peer);
+  times.add(bytes, begin, room);
 }
 
 void local_meeting::receive(int rank, int peer, const collective_buffer& data, call_times& times) {
@@ -240,7 +238,7 @@ void local_meeting::receive(int rank, int peer, const collective_buffer& data, c
   wake(peer);
   lock.unlock();
   if (!taken.data.empty()) std::memcpy(data.data, taken.data.data(), taken.data.size());
-  times.add(taken.data.size(), begin, there, peer);
+  times.add(taken.data.size(), begin, there);
 }
 
 } // namespace troupe

@@ -87,8 +87,7 @@ class local_meeting {
   int arrived_ = 0;
   int working_ = 0; // ranks that touch others' memory now
   int worked_ = 0;
-  int last_ = 0; // who came last to the round that all have come to, and when
-  call_times::clock::time_point all_there_;
+  call_times::clock::time_point all_there_; // when the last rank came to the round that all have come to
 };
 
 } // namespace troupe

@@ -234,7 +234,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
 
 class gpu_communicator final : public nccl_communicator {
  public:
-  explicit gpu_communicator(std::shared_ptr<library_end> end) : end_(std::move(end)), times_(end_->size()) {}
+  explicit gpu_communicator(std::shared_ptr<library_end> end) : end_(std::move(end)) {}
   ~gpu_communicator() override { end_->close(); }
 
   int rank() const override { return end_->rank(); }
@@ -286,7 +286,7 @@ class gpu_communicator final : public nccl_communicator {
   void queue(const collective_call& call, const collective_buffer& data, Work work) {
     const auto begin = clock::now();
     end_->queue(call, work);
-    times_.add(bytes_of(data), begin, begin, -1);
+    times_.add(bytes_of(data), begin, begin);
   }
 
   const std::shared_ptr<library_end> end_;
