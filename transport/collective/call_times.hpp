@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <vector>
+#include <utility>
 
 #include "transport/collective/communicator.hpp"
 
@@ -14,27 +14,15 @@ class call_times {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit call_times(int size) : waits_(static_cast<std::size_t>(size)) {}
-
-  // A call that began at `begin`, for which `latest` came last at `all_there`, and that has ended now. latest: -1 where nobody was waited
-  // for.
-  void add(std::uint64_t bytes, clock::time_point begin, clock::time_point all_there, int latest) {
-    const auto wait = nanoseconds(all_there - begin);
+  // A call that began at `begin`, to which the last peer had come at `all_there`, and that has ended now.
+  void add(std::uint64_t bytes, clock::time_point begin, clock::time_point all_there) {
     sums_.calls += 1;
     sums_.bytes += bytes;
-    sums_.wait_ns += wait;
+    sums_.wait_ns += nanoseconds(all_there - begin);
     sums_.move_ns += nanoseconds(clock::now() - all_there);
-    if (latest >= 0) waits_[static_cast<std::size_t>(latest)] += wait;
   }
 
-  collective_times take() {
-    collective_times taken = sums_;
-    const auto longest = std::max_element(waits_.begin(), waits_.end());
-    if (*longest > 0) taken.latest_peer = static_cast<int>(longest - waits_.begin());
-    sums_ = {};
-    std::fill(waits_.begin(), waits_.end(), 0);
-    return taken;
-  }
+  collective_times take() { return std::exchange(sums_, {}); }
 
  private:
   static std::uint64_t nanoseconds(clock::duration time) {
@@ -42,7 +30,6 @@ class call_times {
   }
 
   collective_times sums_;
-  std::vector<std::uint64_t> waits_; // by peer
 };
 
 } // namespace troupe

@@ -46,7 +46,6 @@ struct collective_times {
   std::uint64_t bytes = 0;
   std::uint64_t wait_ns = 0; // until the last peer had come
   std::uint64_t move_ns = 0; // the rest of the calls
-  int latest_peer = -1;      // who was waited for the longest
 };
 
 // One rank's end. Every rank calls the same things in the same order, from one thread; abort() may come from any. A call that cannot be

@@ -12,7 +12,7 @@ namespace {
 
 class local_communicator final : public communicator {
  public:
-  local_communicator(std::shared_ptr<local_meeting> group, int rank) : group_(std::move(group)), rank_(rank), times_(group_->size()) {}
+  local_communicator(std::shared_ptr<local_meeting> group, int rank) : group_(std::move(group)), rank_(rank) {}
   ~local_communicator() override { group_->leave(rank_); }
 
   int rank() const override { return rank_; }

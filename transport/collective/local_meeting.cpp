@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "transport/collective/sum.hpp"
@@ -22,6 +23,7 @@ local_meeting::local_meeting(int size, std::chrono::milliseconds deadline)
       deadline_(deadline),
       spins_(size <= static_cast<int>(std::thread::hardware_concurrency())),
       parts_(ranks()),
+      inputs_(ranks() * ranks()),
       gone_(ranks()),
       changed_(ranks()),
       mailboxes_(ranks() * ranks()) {}
@@ -113,7 +115,6 @@ void local_meeting::arrive(guard& lock, int rank, const local_part& mine) {
   parts_[index(rank)] = mine;
   if (++arrived_ < size_) return;
   if (letters_ > 0) end_at_letter(lock, rank);
-  last_ = rank;
   all_there_ = clock::now();
   if (bytes_of({nullptr, mine.call.count, mine.call.type}) * ranks() <= kAloneBytes) {
     for (int slice = 0; slice < size_; ++slice) work(slice);
@@ -133,8 +134,9 @@ void local_meeting::end_at_letter(guard& lock, int rank) {
   raise(lock, rank);
 }
 
-// Slices of different ranks are written at the same time: no two touch the same bytes.
-void local_meeting::work(int slice) const {
+// Slices of different ranks are written at the same time: no two touch the same bytes. Nothing here may fail: the others would go on with
+// memory whose owner has left.
+void local_meeting::work(int slice) noexcept {
   const local_part& own = *parts_[index(slice)];
   const std::size_t bytes = bytes_of({nullptr, own.call.count, own.call.type});
   if (own.call.op == collective_op::broadcast && slice != own.call.root && bytes > 0) {
@@ -148,8 +150,8 @@ void local_meeting::work(int slice) const {
     const std::size_t begin = slice_begin(own.call.count, index(slice), ranks());
     const std::size_t count = slice_begin(own.call.count, index(slice) + 1, ranks()) - begin;
     const std::size_t offset = row_bytes(own.call.type, begin);
-    std::vector<const std::byte*> inputs;
-    for (const auto& one : parts_) inputs.push_back(one->data + offset);
+    const std::span inputs(inputs_.data() + index(slice) * ranks(), ranks());
+    for (std::size_t from = 0; from < ranks(); ++from) inputs[from] = parts_[from]->data + offset;
     std::byte* first = parts_[0]->data + offset;
     sum_in_rank_order(own.call.type, inputs, first, count);
     for (std::size_t to = 1; to < ranks() && count > 0; ++to)
@@ -190,13 +192,12 @@ void local_meeting::collective(int rank, const local_part& mine, const std::stri
   wait(
       lock, rank, until, mine.call, [&] { return passed() || arrived_ == size_; }, [&] { return missing(); });
   const auto all_there = all_there_;
-  const int latest = last_ == rank ? -1 : last_;
   if (!passed()) {
     work_on_slice(lock, rank);
     wait(lock, rank, until, mine.call, passed, [&] { return missing(); });
   }
   lock.unlock();
-  times.add(bytes_of({nullptr, mine.call.count, mine.call.type}), begin, all_there, latest);
+  times.add(bytes_of({nullptr, mine.call.count, mine.call.type}), begin, all_there);
 }
 
 void local_meeting::send(int rank, int peer, const collective_buffer& data, call_times& times) {
@@ -215,7 +216,7 @@ void local_meeting::send(int rank, int peer, const collective_buffer& data, call
   to.letters.push_back(std::move(sent));
   wake(peer);
   lock.unlock();
-  times.add(bytes, begin, room, peer);
+  times.add(bytes, begin, room);
 }
 
 void local_meeting::receive(int rank, int peer, const collective_buffer& data, call_times& times) {
@@ -237,7 +238,7 @@ void local_meeting::receive(int rank, int peer, const collective_buffer& data, c
   wake(peer);
   lock.unlock();
   if (!taken.data.empty()) std::memcpy(data.data, taken.data.data(), taken.data.size());
-  times.add(taken.data.size(), begin, there, peer);
+  times.add(taken.data.size(), begin, there);
 }
 
 } // namespace troupe

@@ -66,7 +66,7 @@ class local_meeting {
   int missing() const;
   void arrive(guard& lock, int rank, const local_part& mine);
   [[noreturn]] void end_at_letter(guard& lock, int rank);
-  void work(int slice) const;
+  void work(int slice) noexcept;
   void work_on_slice(guard& lock, int rank);
   void finish_round();
 
@@ -78,6 +78,7 @@ class local_meeting {
   std::mutex mutex_; // guards all below; parts' memory is also touched by those who are counted in working_
   std::optional<group_fault> fault_;
   std::vector<std::optional<local_part>> parts_; // of this round, by rank
+  std::vector<const std::byte*> inputs_;         // [slice][from], of a sum: room that no round has to ask for
   std::vector<bool> gone_;
   std::vector<std::condition_variable> changed_; // one a rank
   std::vector<local_mailbox> mailboxes_;         // [from][to]
@@ -86,8 +87,7 @@ class local_meeting {
   int arrived_ = 0;
   int working_ = 0; // ranks that touch others' memory now
   int worked_ = 0;
-  int last_ = 0; // who came last to the round that all have come to, and when
-  call_times::clock::time_point all_there_;
+  call_times::clock::time_point all_there_; // when the last rank came to the round that all have come to
 };
 
 } // namespace troupe

@@ -41,14 +41,14 @@ tcp_exchange::tcp_exchange(int rank, std::vector<tcp_link> links, std::chrono::m
   for (std::size_t peer = 0; peer < links.size(); ++peer) lanes_[peer].link = std::move(links[peer]);
 }
 
-tcp_exchange::arrival tcp_exchange::run(const collective_call& call, std::uint16_t phase, std::span<const outgoing> out,
-                                        std::span<const incoming> in, deadline_clock::time_point until) {
+deadline_clock::time_point tcp_exchange::run(const collective_call& call, std::uint16_t phase, std::span<const outgoing> out,
+                                             std::span<const incoming> in, deadline_clock::time_point until) {
   raise_if_ended();
-  arrival_ = {deadline_clock::now(), -1};
-  if (phase == 0) allowed_ = std::chrono::ceil<std::chrono::milliseconds>(until - arrival_.all_there);
+  all_there_ = deadline_clock::now();
+  if (phase == 0) allowed_ = std::chrono::ceil<std::chrono::milliseconds>(until - all_there_);
   start(call, phase, out, in);
-  if (phase == 0) sleep(arrival_.all_there); // hears of a group that has ended, also where nobody is waited for
-  auto idle_since = arrival_.all_there;
+  if (phase == 0) sleep(all_there_); // hears of a group that has ended, also where nobody is waited for
+  auto idle_since = all_there_;
   while (left_ > 0) {
     bool moved = false;
     for (const outgoing& one : out) moved |= push(one.peer);
@@ -61,7 +61,7 @@ tcp_exchange::arrival tcp_exchange::run(const collective_call& call, std::uint16
     const bool again = moved || (spins_ && now - idle_since < kSpin);
     if (!again) sleep(until);
   }
-  return arrival_;
+  return all_there_;
 }
 
 void tcp_exchange::start(const collective_call& call, std::uint16_t phase, std::span<const outgoing> out, std::span<const incoming> in) {
@@ -109,7 +109,7 @@ bool tcp_exchange::pull(int peer) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got < 0) lost(peer, error_text(errno));
   if (got == 0) lost(peer, "it has closed the connection");
-  if (in.done == 0) arrival_ = {deadline_clock::now(), peer};
+  if (in.done == 0) all_there_ = deadline_clock::now();
   const bool had_header = in.done >= sizeof(wire::frame_header);
   in.done += static_cast<std::size_t>(got);
   if (!had_header && in.done >= sizeof(wire::frame_header)) check_header(peer);

@@ -26,10 +26,6 @@ class tcp_exchange {
     int peer = 0;
     std::span<std::byte> payload;
   };
-  struct arrival {
-    deadline_clock::time_point all_there; // when the last peer's frame began to come
-    int latest = -1;                      // who that was
-  };
 
   tcp_exchange(int rank, std::vector<tcp_link> links, std::chrono::milliseconds deadline);
 
@@ -37,11 +33,11 @@ class tcp_exchange {
   int size() const { return static_cast<int>(lanes_.size()); }
   std::chrono::milliseconds deadline() const { return deadline_; }
 
-  // One frame to each peer of `out` and one from each of `in`; returns when all have gone and come. `phase` counts the exchanges of one
-  // call. Throws collective_error: a peer does not do its part before `until`, has gone, called something else, or somebody ended the
-  // group.
-  arrival run(const collective_call& call, std::uint16_t phase, std::span<const outgoing> out, std::span<const incoming> in,
-              deadline_clock::time_point until);
+  // One frame to each peer of `out` and one from each of `in`; done when all have gone and come. `phase` counts the exchanges of one
+  // call. Returns when the last peer's frame began to come. Throws collective_error: a peer does not do its part before `until`, has
+  // gone, called something else, or somebody ended the group.
+  deadline_clock::time_point run(const collective_call& call, std::uint16_t phase, std::span<const outgoing> out,
+                                 std::span<const incoming> in, deadline_clock::time_point until);
 
   // Ends the group for all ranks, unless it has ended; from any thread.
   void end(const group_fault& fault) noexcept;
@@ -85,7 +81,7 @@ class tcp_exchange {
   std::chrono::milliseconds allowed_{0}; // for it
   std::uint64_t collectives_ = 0;
   std::size_t left_ = 0; // frames of this exchange that are not done
-  arrival arrival_;
+  deadline_clock::time_point all_there_;
   std::vector<pollfd> waiting_;
 
   descriptor wake_; // an eventfd that end() makes readable

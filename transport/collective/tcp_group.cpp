@@ -24,7 +24,7 @@ constexpr std::size_t kDirectBytes = 128 << 10; // that a rank sends: up to here
 class tcp_communicator final : public communicator {
  public:
   tcp_communicator(int rank, std::vector<tcp_link> links, std::chrono::milliseconds deadline)
-      : exchange_(rank, std::move(links), deadline), times_(exchange_.size()) {}
+      : exchange_(rank, std::move(links), deadline) {}
 
   // Returns when every rank is connected with every other.
   void form(deadline_clock::time_point until) { exchange_.run({}, 0, to_all({}), from_all({}), until); }
@@ -36,7 +36,7 @@ class tcp_communicator final : public communicator {
     refuse(objection_to_sum(data));
     const collective_call call{collective_op::all_reduce, data.type, data.count, 0};
     const auto own = bytes(data);
-    if (size() == 1) return timed(own.size(), [&](auto) { return tcp_exchange::arrival{deadline_clock::now(), -1}; });
+    if (size() == 1) return timed(own.size(), [&](auto) { return deadline_clock::now(); });
     const bool direct = own.size() * (ranks() - 1) <= kDirectBytes;
     timed(own.size(), [&](auto until) { return direct ? sum_directly(call, own, until) : sum_in_slices(call, own, until); });
   }
@@ -85,8 +85,6 @@ class tcp_communicator final : public communicator {
   collective_times take_times() override { return times_.take(); }
 
  private:
-  using arrival = tcp_exchange::arrival;
-
   static std::span<std::byte> bytes(const collective_buffer& buffer) { return {static_cast<std::byte*>(buffer.data), bytes_of(buffer)}; }
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
@@ -95,12 +93,12 @@ class tcp_communicator final : public communicator {
       exchange_.end_and_raise({collective_fault::mismatch, rank(), "rank " + std::to_string(rank()) + ": " + objection});
   }
 
-  // `call` gets the time by which it must be done.
+  // `call` gets the time by which it must be done, and returns when the last peer had come.
   template <class Call>
   void timed(std::size_t moved, Call call) {
     const auto begin = deadline_clock::now();
-    const arrival came = call(begin + exchange_.deadline());
-    times_.add(moved, begin, came.all_there, came.latest);
+    const auto all_there = call(begin + exchange_.deadline());
+    times_.add(moved, begin, all_there);
   }
 
   // `pieces`: by rank; one for all when there is just one, empty ones when there is none.
@@ -134,15 +132,15 @@ class tcp_communicator final : public communicator {
     sum_in_rank_order(type, inputs, own.data(), own.size() / row_bytes(type, 1));
   }
 
-  arrival sum_directly(const collective_call& call, std::span<std::byte> own, deadline_clock::time_point until) {
+  deadline_clock::time_point sum_directly(const collective_call& call, std::span<std::byte> own, deadline_clock::time_point until) {
     const auto all = pieces(own);
-    const arrival came = exchange_.run(call, 0, to_all(own), from_all(all), until);
+    const auto all_there = exchange_.run(call, 0, to_all(own), from_all(all), until);
     sum_into(own, all, call.type);
-    return came;
+    return all_there;
   }
 
   // Every rank sums its slice of all, and sends the sum to all.
-  arrival sum_in_slices(const collective_call& call, std::span<std::byte> own, deadline_clock::time_point until) {
+  deadline_clock::time_point sum_in_slices(const collective_call& call, std::span<std::byte> own, deadline_clock::time_point until) {
     std::vector<std::span<std::byte>> slices;
     for (std::size_t at = 0; at < ranks(); ++at) {
       const std::size_t begin = slice_begin(call.count, at, ranks());
@@ -151,10 +149,10 @@ class tcp_communicator final : public communicator {
     const auto mine = slices[static_cast<std::size_t>(rank())];
     const auto theirs = pieces(mine);
     const std::vector<std::span<const std::byte>> leaving(slices.begin(), slices.end());
-    const arrival came = exchange_.run(call, 0, with_all<tcp_exchange::outgoing>(leaving), from_all(theirs), until);
+    const auto all_there = exchange_.run(call, 0, with_all<tcp_exchange::outgoing>(leaving), from_all(theirs), until);
     sum_into(mine, theirs, call.type);
     exchange_.run(call, 1, to_all(mine), from_all(slices), until);
-    return came;
+    return all_there;
   }
 
   tcp_exchange exchange_;

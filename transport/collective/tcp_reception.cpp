@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kMaxVisitors = 64;             // that are listened to at the same time; others wait at the listener
 constexpr std::chrono::milliseconds kPatience{2000}; // with one visitor's introduction
 constexpr std::chrono::milliseconds kNotice{200};    // for a notice that has begun to come
+constexpr std::chrono::milliseconds kRest{50};       // of the listener, when this process can open no more connections
 
 } // namespace
 
@@ -56,8 +57,12 @@ void tcp_reception::wait_for_somebody() {
     waiting.push_back({one.socket.number(), POLLIN, 0});
     until = std::min(until, one.until);
   }
-  for (const tcp_link& link : links_) waiting.push_back({link.notices.number(), POLLIN, 0}); // poll() passes over -1
-  if (visitors_.size() < kMaxVisitors) waiting.push_back({meeting_.listener.number(), POLLIN, 0});
+  for (const tcp_link& link : links_) { // a rank that is between its two connections can do no more than hang up; poll() passes over -1
+    waiting.push_back(link.notices ? pollfd{link.notices.number(), POLLIN, 0} : pollfd{link.data.number(), POLLRDHUP, 0});
+  }
+  const bool rests = deadline_clock::now() < opens_again_;
+  if (rests) until = std::min(until, opens_again_);
+  if (!rests && visitors_.size() < kMaxVisitors) waiting.push_back({meeting_.listener.number(), POLLIN, 0});
   if (::poll(waiting.data(), waiting.size(), milliseconds_until(until)) < 0) return;
 
   auto event = waiting.begin();
@@ -75,7 +80,10 @@ void tcp_reception::wait_for_somebody() {
 void tcp_reception::open_doors() {
   visitor one;
   one.socket = accept_from(meeting_.listener, one.from);
-  if (!one.socket) return;
+  if (!one.socket) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) opens_again_ = deadline_clock::now() + kRest;
+    return;
+  }
   one.until = deadline_clock::now() + kPatience;
   visitors_.push_back(std::move(one));
 }
@@ -129,8 +137,11 @@ void tcp_reception::let_in(visitor& one) {
 }
 
 void tcp_reception::hear(std::size_t rank) const {
-  if (const auto heard = wire::read_notice(links_[rank].notices, deadline_clock::now() + kNotice)) heard->fault.raise();
-  throw collective_error(collective_fault::peer_lost, static_cast<int>(rank), links_[rank].name + " left while the group was forming");
+  const tcp_link& link = links_[rank];
+  if (link.notices) {
+    if (const auto heard = wire::read_notice(link.notices, deadline_clock::now() + kNotice)) heard->fault.raise();
+  }
+  throw collective_error(collective_fault::peer_lost, static_cast<int>(rank), link.name + " left while the group was forming");
 }
 
 } // namespace troupe

@@ -50,6 +50,7 @@ class tcp_reception {
   std::vector<endpoint> listening_;
   std::vector<std::optional<std::array<std::uint8_t, 8>>> visitors_of_; // whose connection came first, by rank
   std::list<visitor> visitors_;
+  deadline_clock::time_point opens_again_; // the listener
   std::size_t refused_ = 0;
 };
 

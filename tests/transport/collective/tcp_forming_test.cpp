@@ -1,6 +1,9 @@
 // How a group over TCP comes together, and who is not let in.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <stdexcept>
 
 #include "tests/transport/collective/child_rank.hpp"
@@ -162,6 +165,52 @@ TEST(tcp_forming, a_rank_that_dies_meanwhile_ends_it_for_all) {
   EXPECT_EQ(root.fault, collective_fault::peer_lost) << root.text;
   EXPECT_EQ(root.peer, 1) << root.text;
   EXPECT_LT(root.took, 5s);
+}
+
+TEST(tcp_forming, a_rank_that_dies_between_its_two_connections_ends_it) {
+  for (const auto lane : {wire::lane::data, wire::lane::notices}) {
+    tcp_rendezvous rendezvous(patient());
+    auto dying = introduce(rendezvous.address(), hello_of(rendezvous.address(), 1, 3, lane));
+    std::thread killing([&] {
+      std::this_thread::sleep_for(100ms);
+      dying.close();
+    });
+    const outcome root = attempt([&] { rendezvous.form(3); });
+    killing.join();
+    EXPECT_EQ(root.fault, collective_fault::peer_lost) << root.text;
+    EXPECT_EQ(root.peer, 1) << root.text;
+    EXPECT_LT(root.took, 5s);
+  }
+}
+
+std::chrono::nanoseconds cpu_time_of_this_thread() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+TEST(tcp_forming, a_process_without_free_descriptors_waits_quietly_for_one) {
+  tcp_rendezvous rendezvous(patient());
+  const child_rank member([&] {
+    join_tcp_group(rendezvous.address(), 1, 2, patient());
+    ::pause();
+  });
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const descriptor next(::dup(STDERR_FILENO));
+  const rlimit none{static_cast<rlim_t>(next.number()) + 1, before.rlim_max}; // all below are taken
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::thread freeing([&] {
+    std::this_thread::sleep_for(500ms);
+    ::setrlimit(RLIMIT_NOFILE, &before);
+  });
+  const auto cpu = cpu_time_of_this_thread();
+  const outcome root = attempt([&] { rendezvous.form(2); });
+  const auto used = cpu_time_of_this_thread() - cpu;
+  freeing.join();
+  EXPECT_FALSE(root.fault) << root.text;
+  EXPECT_GE(root.took, 400ms) << "somebody came in before";
+  EXPECT_LT(used, 100ms);
 }
 
 TEST(tcp_forming, a_member_that_cannot_be_reached_is_told_to_all) {

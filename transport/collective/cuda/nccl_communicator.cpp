@@ -81,6 +81,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
     config.blocking = 0;
     config.commName = options_.name.c_str();
     run({}, options_.form_deadline, [&] { return ncclCommInitRankConfig(&comm_, size_, unique, rank_, &config); });
+    formed_ = true;
   }
 
   // Queues `work`(communicator) and returns when NCCL has taken it.
@@ -140,8 +141,12 @@ class library_end : public std::enable_shared_from_this<library_end> {
   group_fault fault(collective_fault kind, const std::string& what) const {
     return {kind, -1, options_.name + ", rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + what};
   }
+  // Once a group has formed, NCCL reports the broken connection of a peer that died by any of these, by how it noticed.
+  bool is_of_peer(ncclResult_t status) const {
+    return status == ncclRemoteError || (formed_ && (status == ncclSystemError || status == ncclInternalError));
+  }
   group_fault fault_of(ncclResult_t status, const std::string& what) const {
-    const auto kind = status == ncclRemoteError ? collective_fault::peer_lost : collective_fault::failed;
+    const auto kind = is_of_peer(status) ? collective_fault::peer_lost : collective_fault::failed;
     const char* last = ncclGetLastError(comm_);
     return fault(kind, what + ": " + ncclGetErrorString(status) + (last != nullptr && *last != '\0' ? std::string(" (") + last + ")" : ""));
   }
@@ -218,6 +223,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
   const nccl_options options_;
   const int rank_, size_;
   int device_ = 0;
+  bool formed_ = false; // set before anybody else knows of this end
   std::atomic<bool> ended_{false}, stuck_{false};
   std::timed_mutex calls_; // one thread at a time in NCCL
   ncclComm_t comm_ = nullptr;
@@ -228,7 +234,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
 
 class gpu_communicator final : public nccl_communicator {
  public:
-  explicit gpu_communicator(std::shared_ptr<library_end> end) : end_(std::move(end)), times_(end_->size()) {}
+  explicit gpu_communicator(std::shared_ptr<library_end> end) : end_(std::move(end)) {}
   ~gpu_communicator() override { end_->close(); }
 
   int rank() const override { return end_->rank(); }
@@ -280,7 +286,7 @@ class gpu_communicator final : public nccl_communicator {
   void queue(const collective_call& call, const collective_buffer& data, Work work) {
     const auto begin = clock::now();
     end_->queue(call, work);
-    times_.add(bytes_of(data), begin, begin, -1);
+    times_.add(bytes_of(data), begin, begin);
   }
 
   const std::shared_ptr<library_end> end_;
