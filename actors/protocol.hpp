@@ -193,6 +193,7 @@ enum class group_wait : std::uint8_t {
 struct group_timeout {
   generation_number generation = 0;
   group_wait wait = group_wait::start;
+  std::uint64_t losses = 0; // of the group when it was set
 };
 
 // -- inspect ----------------------------------------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ typename Inspector::result_type inspect(Inspector& f, child_changed& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, group_timeout& x) {
-  return f(caf::meta::type_name("group_timeout"), x.generation, x.wait);
+  return f(caf::meta::type_name("group_timeout"), x.generation, x.wait, x.losses);
 }
 
 // -- interfaces -------------------------------------------------------------------------------------------------------------------

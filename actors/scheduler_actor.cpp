@@ -248,7 +248,7 @@ void migrate(self_pointer self, const gateway_actor& gateway) {
 }
 
 // The oldest plan that is not done: nobody answers, or not everybody. A rank may be as late as a pipeline of all ranks would be, each
-// taking twice the first one's time.
+// taking twice the first one's time; before its own last answer it had other work.
 std::optional<std::string> lateness(const scheduler_actor_state& s, std::uint64_t now) {
   if (s.sent.empty() || s.halted) return std::nullopt;
   const serving_options& options = s.shared->options;
@@ -256,9 +256,10 @@ std::optional<std::string> lateness(const scheduler_actor_state& s, std::uint64_
     return "no result within the step deadline of " + std::to_string(options.step_deadline.count()) + " ms";
   }
   const auto& plan = s.sent.front();
-  const std::uint64_t limit = std::max(to_ns(options.rank_deadline), 2 * s.ranks.size() * plan.first_took_ns);
-  if (plan.answers == 0 || now - plan.first_answer_ns <= limit) return std::nullopt;
+  if (plan.answers == 0) return std::nullopt;
   const auto late = std::find_if(s.ranks.begin(), s.ranks.end(), [](const auto& rank) { return rank.answered == 0; });
+  const std::uint64_t waited = now - std::max(plan.first_answer_ns, late->last_answer_ns);
+  if (waited <= std::max(to_ns(options.rank_deadline), 2 * s.ranks.size() * plan.first_took_ns)) return std::nullopt;
   return rank_prefix(s, static_cast<std::int32_t>(late - s.ranks.begin())) + "no answer " +
          std::to_string((now - plan.first_answer_ns) / 1'000'000) + " ms after another rank's";
 }

@@ -32,7 +32,7 @@ std::chrono::milliseconds retry_delay(int failures) {
 }
 
 void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds delay) {
-  self->delayed_send(self, delay, group_timeout{self->state.generation, wait});
+  self->delayed_send(self, delay, group_timeout{self->state.generation, wait, self->state.losses});
 }
 
 // "replica 1: " where there are several.
@@ -46,7 +46,8 @@ void end_requests(serving_state& shared, bool in_engine, const error& reason) {
   for (const request_id id : shared.registry.ids(in_engine)) end_with_error(shared, id, reason);
 }
 
-// Requests must not wait for a group that takes its time while another could do their work. The timer goes on until the group is up.
+// Requests must not wait for a group that takes its time while another could do their work. The timer goes on until the group is up,
+// and each loss has its own.
 void move_requests_later(self_pointer self) {
   auto& s = self->state;
   if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true)) set_timer(self, group_wait::move, s.shared->options.move_after);
@@ -57,8 +58,9 @@ void offer_requests(self_pointer self) {
   if (s.shared->health.other_is_up(s.replica)) self->send(s.core.scheduler, caf::migrate_atom::value, s.core.gateway);
 }
 
-void move_time_is_over(self_pointer self) {
+void move_time_is_over(self_pointer self, std::uint64_t losses) {
   auto& s = self->state;
+  if (losses != s.losses) return; // it came back, and is lost anew
   s.moving = false;
   if (s.now == phase::up || s.now == phase::stopping) return;
   offer_requests(self);
@@ -122,6 +124,8 @@ void lose(self_pointer self, std::string reason, loss_cause cause) {
   s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
   s.shared->health.group_up(s.replica, false);
   self->send(s.core.scheduler, detach_group{s.generation, cause});
+  ++s.losses;
+  s.moving = false;
   move_requests_later(self);
   retire(self);
 }
@@ -267,7 +271,7 @@ void device_has_hung_up(self_pointer self, const rank_seat& seat) {
 
 void wait_is_over(self_pointer self, const group_timeout& over) {
   auto& s = self->state;
-  if (over.wait == group_wait::move) return move_time_is_over(self);
+  if (over.wait == group_wait::move) return move_time_is_over(self, over.losses);
   if (over.generation != s.generation) return;
   if (over.wait == group_wait::start && s.now == phase::starting) {
     start_has_failed(self,

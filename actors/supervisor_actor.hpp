@@ -61,7 +61,8 @@ struct supervisor_state {
   registrar_actor registrar;             // children watch it; published while they are expected
   std::optional<restart_policy> policy;
   std::string loss;                // why the group was lost last
-  bool moving = false;             // the timer runs that moves requests to another replica
+  std::uint64_t losses = 0;        // of groups that were up
+  bool moving = false;             // the timer of this loss runs that moves requests to another replica
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included
 
   bool network() const { return !shared->options.worker_command.empty(); }

@@ -80,10 +80,18 @@ void print(const char* what, const simulation::cost_grid& g) {
   }
 }
 
+void refuse_groups(const engine_options& o) {
+  if (o.devices() == 1) return;
+  throw std::invalid_argument("--tp " + std::to_string(o.tensor_parallel_size) + ", --pp " + std::to_string(o.pipeline_parallel_size) +
+                              " and --dp " + std::to_string(o.data_parallel_size) + ": bench calibrate measures one device, not " +
+                              std::to_string(o.devices()));
+}
+
 int calibrate(options o) {
   if (o.engine.device == "auto") o.engine.device = "cpu";
   if (o.engine.device != "cpu") throw std::invalid_argument("--device: bench calibrate measures the CPU device");
   if (o.engine.isolate_devices) throw std::invalid_argument("--isolate-devices: bench calibrate measures a device in the server's process");
+  refuse_groups(o.engine);
   refuse_speculation(o.engine);
   const auto source = open_source(o.engine);
   auto table = measure(o, make_executor_factory(o.engine, source, nullptr, load_text_side(*source).tokens->vocab_size()));

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 
 #include "apps/device_choice.hpp"
 #include "apps/engine.hpp"
@@ -29,7 +30,6 @@ std::vector<std::string> command_words() {
 
 void add_place_flags(CLI::App& command, bench_place& place) {
   command.add_option("--bench-rank", place.rank)->group("");
-  command.add_option("--bench-rendezvous", place.rendezvous)->group("");
 }
 
 std::unique_ptr<step_executor> bench_ranks::make_executor(engine_options options, const bench_place& place,
@@ -40,15 +40,17 @@ std::unique_ptr<step_executor> bench_ranks::make_executor(engine_options options
   const auto factory = make_executor_factory(std::move(options), source, nullptr, source->config().vocab_size);
   if (!processes) return factory({}, {});
   if (place.rank > 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return factory({0, place.rank, size, 1, place.rendezvous}, [&](const std::string& rendezvous) { start(size, rendezvous); });
+  std::string rendezvous; // holds the group's token, so it comes by standard input and not in a command line
+  if (place.rank > 0) std::getline(std::cin, rendezvous);
+  return factory({0, place.rank, size, 1, rendezvous}, [&](const std::string& published) { start(size, published); });
 }
 
 void bench_ranks::start(std::int32_t ranks, const std::string& rendezvous) {
   std::vector<std::string> command = command_words();
-  command.insert(command.end(), {"--bench-rank", "", "--bench-rendezvous", rendezvous});
+  command.insert(command.end(), {"--bench-rank", ""});
   for (std::int32_t rank = 1; rank < ranks; ++rank) {
-    command[command.size() - 3] = std::to_string(rank);
-    others_.push_back(std::make_unique<actors::child_process>(command, "", [rank](int status) {
+    command.back() = std::to_string(rank);
+    others_.push_back(std::make_unique<actors::child_process>(command, rendezvous, [rank](int status) {
       if (status == 0 || status == SIGKILL || WIFSTOPPED(status)) return; // killed: by this process, at the end
       std::fprintf(stderr, "troupe bench: rank %d ended: %s\n", static_cast<int>(rank), actors::describe_status(status).c_str());
       std::_Exit(EXIT_FAILURE); // this rank may be waiting for it

@@ -20,7 +20,6 @@ namespace troupe::apps {
 // Which rank of the group this process is, as rank 0 tells those that it starts.
 struct bench_place {
   std::int32_t rank = 0;
-  std::string rendezvous; // what rank 0 published
 };
 
 // Flags that are not shown: they are for the processes that bench_ranks starts.

@@ -16,6 +16,7 @@
 #include "models/drafting_executor.hpp"
 #include "models/group_executor.hpp"
 #include "models/shard.hpp"
+#include "transport/collective/tcp_group.hpp"
 
 namespace troupe::apps {
 
@@ -51,8 +52,15 @@ void check_batch(const engine_options& o) {
                    std::to_string(o.max_num_seqs) + ")");
 }
 
+void check_group(const engine_options& o) {
+  if (o.group_size() <= kMaxTcpRanks) return;
+  throw std::invalid_argument("--tp " + std::to_string(o.tensor_parallel_size) + " and --pp " + std::to_string(o.pipeline_parallel_size) +
+                              " make a group of " + std::to_string(o.group_size()) + " ranks; it can have " + std::to_string(kMaxTcpRanks));
+}
+
 // What can be said before anything is loaded.
 void check(const engine_options& o) {
+  check_group(o);
   parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
   if (o.max_num_batched_tokens_given) check_batch(o);
   if ((o.speculative_method == "draft") == o.draft_model.empty()) {

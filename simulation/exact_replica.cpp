@@ -33,7 +33,7 @@ class exact_replica final : public replica {
     }
   }
 
-  // The scheduler has no prefix cache yet: cached tokens count as computed.
+  // Nothing is found in a prefix cache here: cached tokens count as computed.
   void add(const traffic& t, std::int32_t) override {
     const double reached_ns = t.arrival_ns + config_.overhead_ns + config_.table->serving.request_ns;
     advance(reached_ns);

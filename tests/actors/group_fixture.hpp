@@ -26,12 +26,15 @@ class group_test : public serving_test {
   }
 
   void start_group() {
+    start_group([info = device, f = faults, g = group, leader = options.leader](const actors::rank_start& place,
+                                                                                const actors::publish_rendezvous& publish) {
+      return std::make_unique<fake_rank>(place, leader, info, f, g, publish);
+    });
+  }
+  void start_group(actors::executor_factory make_executor) {
     actors::serving_parts parts;
     parts.tokens = tokens;
-    parts.make_executor = [info = device, f = faults, g = group, leader = options.leader](const actors::rank_start& place,
-                                                                                          const actors::publish_rendezvous& publish) {
-      return std::make_unique<fake_rank>(place, leader, info, f, g, publish);
-    };
+    parts.make_executor = std::move(make_executor);
     parts.metrics = metrics;
     parts.timeline = timeline;
     parts.log = [this](const std::string& line) {

@@ -1,6 +1,9 @@
 // Groups of several ranks in this process: every rank gets every plan, and a rank that fails in any way takes its group along, not the
 // work.
+#include <array>
 #include <chrono>
+#include <semaphore>
+#include <thread>
 
 #include "tests/actors/group_fixture.hpp"
 
@@ -32,7 +35,46 @@ class serving_group_test : public test::group_test, public ::testing::WithParamI
   }
 };
 
+// Two stages: the second works on a plan once the first is done with it, which meanwhile goes on to the next.
+class fake_stage final : public step_executor {
+ public:
+  using durations = std::vector<std::chrono::milliseconds>;
+  fake_stage(bool last, durations times, executor_info info, std::shared_ptr<test::device_faults> faults,
+             std::shared_ptr<std::counting_semaphore<>> passed)
+      : last_(last), times_(std::move(times)), passed_(std::move(passed)), inner_(info, std::move(faults)) {}
+
+  executor_info info() const override { return inner_.info(); }
+  void submit(const step_plan& plan, deliver_fn deliver) override {
+    if (last_) passed_->acquire();
+    if (next_ < times_.size()) std::this_thread::sleep_for(times_[next_++]);
+    if (!last_) passed_->release();
+    inner_.submit(plan, [&](step_outcome outcome) {
+      if (auto* result = std::get_if<step_result>(&outcome); result != nullptr && !last_) result->outputs.clear();
+      deliver(std::move(outcome));
+    });
+  }
+
+ private:
+  bool last_;
+  durations times_; // of the first plans
+  std::size_t next_ = 0;
+  std::shared_ptr<std::counting_semaphore<>> passed_;
+  test::fake_device inner_;
+};
+
 class serving_ranks_test : public serving_group_test {}; // what one rank alone cannot do
+
+class serving_stages_test : public test::group_test {
+ protected:
+  void start_stages(fake_stage::durations first, fake_stage::durations last) {
+    shape(2);
+    start_group([this, passed = std::make_shared<std::counting_semaphore<>>(0), times = std::array{first, last}](
+                    const actors::rank_start& place, const actors::publish_rendezvous& publish) -> std::unique_ptr<step_executor> {
+      if (place.rank == 0) publish("nowhere");
+      return std::make_unique<fake_stage>(place.rank == 1, times[static_cast<std::size_t>(place.rank)], device, faults, passed);
+    });
+  }
+};
 
 TEST_P(serving_group_test, every_rank_gets_every_plan_and_the_leader_speaks) {
   shape(ranks());
@@ -97,6 +139,14 @@ TEST_P(serving_ranks_test, a_rank_whose_answer_does_not_come_is_late) {
     EXPECT_NE(log().find("rank " + std::to_string(rank) + ": no answer"), std::string::npos) << log();
   }
   EXPECT_EQ(metric("troupe_group_restarts_total"), 2) << log();
+}
+
+TEST_F(serving_stages_test, a_stage_that_still_works_on_an_earlier_plan_is_not_late) {
+  options.rank_deadline = 500ms;
+  start_stages({700ms, 5ms}, {700ms, 250ms}); // the first answers plan 2 long before the last begins it
+  submit_texts(1, 10);
+  expect_texts(10);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 0) << log();
 }
 
 TEST_P(serving_group_test, a_slow_rank_is_told_and_not_replaced) {

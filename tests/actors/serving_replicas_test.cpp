@@ -1,5 +1,6 @@
 // Several groups behind one gateway: who gets what, and what becomes of requests whose group is lost.
 #include <chrono>
+#include <thread>
 
 #include "tests/actors/group_fixture.hpp"
 
@@ -99,6 +100,28 @@ TEST_F(serving_replicas_test, requests_of_a_group_that_does_not_come_back_go_on_
   EXPECT_GT(metric("troupe_moved_sequences_total"), 0);
   submit_texts(2, 10); // new ones do not wait for it either
   expect_stream(*sinks.back(), texts.back(), 10);
+}
+
+TEST_F(serving_replicas_test, a_group_that_is_lost_again_has_its_full_time_to_come_back) {
+  options.move_after = 1s;
+  options.max_restarts = 100;
+  shape(1, 2);
+  start_group();
+  faults->step_us = 10'000;
+  submit_texts(8, 150);
+  ASSERT_TRUE(sinks[7]->wait_for_outputs(2));
+  lose_replica(0);
+  ASSERT_TRUE(eventually([&] { return log().find("device lost") != std::string::npos; }));
+  const auto first = std::chrono::steady_clock::now();
+  ASSERT_TRUE(eventually([&] { return log().find("up again") != std::string::npos; }));
+  std::this_thread::sleep_until(first + 700ms);
+  group->starts_to_fail = 5; // 3 s with the pauses between them
+  lose_replica(0);
+  std::this_thread::sleep_until(first + 1300ms); // the first loss is more than a second ago, the second is not
+  EXPECT_EQ(group_metric("troupe_group_up", 0), 0) << log();
+  EXPECT_EQ(metric("troupe_moved_sequences_total"), 0) << log();
+  expect_texts(150);
+  EXPECT_GT(metric("troupe_moved_sequences_total"), 0) << log();
 }
 
 TEST_F(serving_replicas_test, a_group_that_is_given_up_leaves_its_requests_to_the_others) {

@@ -167,9 +167,9 @@ std::unique_ptr<communicator> finish(const tcp_meeting& meeting, std::vector<tcp
 }
 
 void check_size(int rank, int size) {
-  if (size >= 1 && size <= wire::kMaxRanks && rank >= 0 && rank < size) return;
+  if (size >= 1 && size <= kMaxTcpRanks && rank >= 0 && rank < size) return;
   throw std::invalid_argument("there is no rank " + std::to_string(rank) + " of " + std::to_string(size) + "; a group has 1 to " +
-                              std::to_string(wire::kMaxRanks) + " ranks");
+                              std::to_string(kMaxTcpRanks) + " ranks");
 }
 
 // Errors name the group.
@@ -188,7 +188,7 @@ struct tcp_rendezvous::impl {
   explicit impl(tcp_options given)
       : options(std::move(given)),
         host(choose_interface(options.interface, options.across_nodes).address),
-        listener(listen_at({host, 0}, 2 * wire::kMaxRanks)),
+        listener(listen_at({host, 0}, 2 * kMaxTcpRanks)),
         address{host, local_endpoint(listener).port, {}} {
     std::random_device random;
     for (auto& byte : address.token) byte = static_cast<std::uint8_t>(random());
@@ -223,7 +223,7 @@ std::unique_ptr<communicator> join_tcp_group(const tcp_address& address, int ran
   if (rank == 0) throw std::invalid_argument("rank 0 has the rendezvous; it does not join one");
   const std::string host = choose_interface(options.interface, options.across_nodes).address;
   tcp_meeting meeting{rank, size, address.token, host, {}, options.form_deadline, deadline_clock::now() + options.form_deadline};
-  if (rank < size - 1) meeting.listener = listen_at({host, 0}, 2 * wire::kMaxRanks);
+  if (rank < size - 1) meeting.listener = listen_at({host, 0}, 2 * kMaxTcpRanks);
   return named(options, [&] { return finish(meeting, meet_at(address, meeting), options); });
 }
 

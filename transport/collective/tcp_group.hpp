@@ -11,6 +11,8 @@
 
 namespace troupe {
 
+inline constexpr int kMaxTcpRanks = 512; // of a group
+
 // Where a group meets: plain data that travels in a message. The token is the group's own; who does not know it is not let in. It is no
 // secret on the wire: nothing here is encrypted, so the interface belongs to a network that is trusted.
 struct tcp_address {

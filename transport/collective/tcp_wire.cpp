@@ -76,8 +76,8 @@ std::optional<notice> read_notice(const descriptor& socket, deadline_clock::time
   notice_header header;
   if (read_all(socket, std::as_writable_bytes(std::span(&header, 1)), until) != transfer::done) return std::nullopt;
   const bool is_table = header.kind == notice_kind::table;
-  if (header.kind > notice_kind::fault || header.bytes > (is_table ? kMaxRanks * kEndpointBytes : kMaxText)) return std::nullopt;
-  if (header.fault > collective_fault::failed || header.peer < -1 || header.peer >= kMaxRanks) return std::nullopt;
+  if (header.kind > notice_kind::fault || header.bytes > (is_table ? kMaxTcpRanks * kEndpointBytes : kMaxText)) return std::nullopt;
+  if (header.fault > collective_fault::failed || header.peer < -1 || header.peer >= kMaxTcpRanks) return std::nullopt;
   std::vector<std::byte> payload(header.bytes);
   if (read_all(socket, payload, until) != transfer::done) return std::nullopt;
   notice out{header.kind, {header.fault, header.peer, {}}, {}};

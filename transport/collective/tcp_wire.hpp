@@ -17,7 +17,6 @@
 namespace troupe::wire {
 
 constexpr std::uint16_t kVersion = 1;
-constexpr int kMaxRanks = 512;
 
 enum class lane : std::uint32_t { data, notices };
 
