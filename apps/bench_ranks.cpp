@@ -28,9 +28,7 @@ std::vector<std::string> command_words() {
 
 } // namespace
 
-void add_place_flags(CLI::App& command, bench_place& place) {
-  command.add_option("--bench-rank", place.rank)->group("");
-}
+void add_place_flags(CLI::App& command, bench_place& place) { command.add_option("--bench-rank", place.rank)->group(""); }
 
 std::unique_ptr<step_executor> bench_ranks::make_executor(engine_options options, const bench_place& place,
                                                           const std::shared_ptr<const checkpoint>& source) {
