@@ -4,11 +4,6 @@
 
 namespace troupe::actors {
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
-
 health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience)
     : step_deadline_ns_(static_cast<std::uint64_t>(step_deadline.count())),
       patience_ns_(static_cast<std::uint64_t>(patience.count())),

@@ -9,12 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "core/service.hpp"
 
 namespace troupe::actors {
-
-// Steady-clock nanoseconds, as in sequence times and arrival times.
-std::uint64_t now_ns();
 
 // Health means progress: with requests in the engine and no step completed for longer than the step deadline the serving side is
 // neither ready nor live, whatever its threads and processes look like. While lost groups are being replaced requests still queue, so it

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "models/checkpoint.hpp"
 #include "models/group_executor.hpp"
 #include "scheduler/scheduler.hpp"
@@ -35,8 +36,6 @@ shape parse(const char* text) {
   if (read < 4) s.planned_stages = s.stages;
   return s;
 }
-
-std::uint64_t now_ns() { return static_cast<std::uint64_t>(steady::now().time_since_epoch() / std::chrono::nanoseconds(1)); }
 
 std::future<step_result> submit(step_executor& executor, const step_plan& plan) {
   auto promised = std::make_shared<std::promise<step_result>>();

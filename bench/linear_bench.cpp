@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "kernels/linear/blocks.hpp"
 #include "kernels/linear/packed.hpp"
 

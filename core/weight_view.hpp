@@ -21,4 +21,9 @@ struct weight_view {
   }
 };
 
+// Of its elements; an empty view has none.
+inline std::size_t bytes_of(const weight_view& view) {
+  return view ? static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns)) : 0;
+}
+
 } // namespace troupe

@@ -1,5 +1,5 @@
+#include "core/half.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/half.hpp"
 #include "kernels/parallel.hpp"
 
 namespace troupe::cpu {

@@ -1,6 +1,6 @@
 #include "kernels/widen.hpp"
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "kernels/simd.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,13 +1,13 @@
 #include "models/cpu_executor.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <limits>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "models/cpu_model.hpp"
 #include "models/draw_exchange.hpp"
@@ -20,11 +20,6 @@
 
 namespace troupe {
 namespace {
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 class cpu_executor final : public step_executor {
  public:

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "models/checkpoint.hpp"
 #include "models/config_fields.hpp"
 #include "models/load_check.hpp"

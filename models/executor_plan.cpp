@@ -39,12 +39,6 @@ std::int32_t block_count(const cpu_executor_options& options, std::size_t block_
   return static_cast<std::int32_t>(std::min<std::size_t>(fit, std::numeric_limits<std::int32_t>::max()));
 }
 
-std::size_t bytes_of(const weight_view& view) {
-  const dtype_traits type = traits(view.type);
-  const std::size_t blocks = static_cast<std::size_t>(view.columns) / type.block_elems * static_cast<std::size_t>(view.rows);
-  return blocks * type.block_bytes; // no overflow: the view is in memory, or mapped
-}
-
 // Packed matrices are as large as stored ones, but for the padding. A tied head is packed beside the embedding.
 std::size_t copied_bytes(const model_weights& weights) {
   std::size_t total = bytes_of(weights.embedding) + bytes_of(weights.head);

@@ -1,12 +1,12 @@
 #include "models/gpu_executor.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "device/cpu/host_limits.hpp"
 #include "device/cuda/kept_memory.hpp"
@@ -21,11 +21,6 @@
 
 namespace troupe {
 namespace {
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 std::uint64_t nanoseconds(float milliseconds) { return static_cast<std::uint64_t>(static_cast<double>(milliseconds) * 1e6); }
 

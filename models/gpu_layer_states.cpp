@@ -1,9 +1,9 @@
 #include "models/gpu_layer_states.hpp"
 
 #include "core/error.hpp"
+#include "core/half.hpp"
 #include "device/cpu/host_limits.hpp"
 #include "device/cuda/pinned_ring.hpp"
-#include "kernels/half.hpp"
 #include "models/gpu_runner.hpp"
 
 namespace troupe {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/half.hpp"
 #include "device/cuda/pinned_ring.hpp"
 #include "kernels/fill_gpu.hpp"
-#include "kernels/half.hpp"
 #include "kernels/linear.hpp"
 
 namespace troupe {

@@ -90,10 +90,6 @@ layer_weights shard_layer(const layer_weights& whole, const model_config& config
   return out;
 }
 
-std::size_t bytes_of(const weight_view& view) {
-  return view ? static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns)) : 0;
-}
-
 std::size_t total_bytes(const model_weights& weights) {
   const bool tied = weights.embedding && weights.head && weights.embedding.data == weights.head.data;
   std::size_t total = bytes_of(weights.embedding) + (tied ? 0 : bytes_of(weights.head)) + weights.final_norm.size() * sizeof(float);

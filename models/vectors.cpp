@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "models/load_check.hpp"
 
 namespace troupe {

@@ -11,17 +11,13 @@
 #include <exception>
 #include <stdexcept>
 
+#include "core/clock.hpp"
 #include "core/json.hpp"
 
 namespace troupe::telemetry {
 namespace {
 
 constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 // Microseconds with three digits.
 std::string microseconds(std::uint64_t ns) {

@@ -1,16 +1,8 @@
 #include "apps/bench/recording_executor.hpp"
 
-#include <chrono>
+#include "core/clock.hpp"
 
 namespace troupe::bench {
-namespace {
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
-
-} // namespace
 
 void recording_executor::submit(const step_plan& plan, deliver_fn deliver) {
   recorded_step step;

@@ -7,15 +7,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/clock.hpp"
+
 namespace troupe::bench {
 namespace {
 
 constexpr std::chrono::seconds kPatience{300}; // for one step
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 scheduler_config config_for(const executor_info& info) {
   scheduler_config config;

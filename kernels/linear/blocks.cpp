@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 
 namespace troupe::cpu::detail {
 

@@ -1,6 +1,6 @@
 #include "kernels/linear.hpp"
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "kernels/linear/blocks.hpp"
 #include "kernels/linear/packed.hpp"
 

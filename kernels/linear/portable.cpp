@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wpsabi" // vectors are passed between functions of this file only

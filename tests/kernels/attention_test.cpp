@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/half.hpp"
 #include "device/cpu/kv_storage.hpp"
-#include "kernels/half.hpp"
 #include "tests/kernels/op_testing.hpp"
 
 namespace troupe {

@@ -1,6 +1,6 @@
 #include "kernels/embedding.hpp"
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "tests/kernels/op_testing.hpp"
 
 namespace troupe {

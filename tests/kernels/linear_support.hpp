@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "core/half.hpp"
 #include "core/weight_view.hpp"
-#include "kernels/half.hpp"
 #include "kernels/linear/blocks.hpp"
 
 namespace troupe::cpu::test {

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "kernels/half.hpp"
+#include "core/half.hpp"
 #include "tests/kernels/op_testing.hpp"
 
 namespace troupe {

@@ -29,10 +29,6 @@ model_config small_config(const std::string& family = "llama") {
   return config;
 }
 
-std::size_t bytes_of(const weight_view& view) {
-  return static_cast<std::size_t>(view.rows) * row_bytes(view.type, static_cast<std::size_t>(view.columns));
-}
-
 bool same(const weight_view& a, const weight_view& b) {
   return bytes_of(a) == bytes_of(b) && std::memcmp(a.data, b.data, bytes_of(a)) == 0;
 }

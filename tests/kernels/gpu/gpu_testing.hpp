@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/half.hpp"
 #include "device/cpu/thread_pool.hpp"
 #include "device/cuda/memory.hpp"
 #include "device/cuda/pinned_ring.hpp"
 #include "device/cuda/stream.hpp"
-#include "kernels/half.hpp"
 #include "tests/kernels/op_testing.hpp"
 
 namespace troupe::test {

@@ -1,17 +1,13 @@
 // When a GPU's steps say that they were computed: traces and the idle figure come from it.
 #include <chrono>
 
+#include "core/clock.hpp"
 #include "tests/models/gpu/gpu_model_testing.hpp"
 
 namespace troupe {
 namespace {
 
 class gpu_step_times_test : public test::gpu_model_test {};
-
-std::uint64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 // Times of `steps` decode steps of one sequence, one plan ahead of the results.
 std::vector<stage_times> times_of(step_executor& executor, std::int32_t steps) {

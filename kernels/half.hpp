@@ -1,4 +1,0 @@
-// Where kernels look for core/half.hpp.
-#pragma once
-
-#include "core/half.hpp"
