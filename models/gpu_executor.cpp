@@ -232,7 +232,7 @@ class gpu_executor final : public step_executor {
   std::vector<std::uint64_t> openings_; // by slot: how often it was opened
   gpu_step step_;                       // the one being laid out
   std::size_t next_slot_ = 0;
-  bool verifying_ = false; // a plan under way has verifications
+  bool verifying_ = false;                       // a plan under way has verifications
   std::optional<computed_step> computed_before_; // the finishing thread's
   std::mutex news_guard_;
   std::vector<late_news> news_;
