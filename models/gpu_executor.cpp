@@ -18,6 +18,7 @@
 #include "models/ordered_worker.hpp"
 #include "models/shard.hpp"
 #include "models/slot_table.hpp"
+#include "models/start_times.hpp"
 
 namespace troupe {
 namespace {
@@ -81,11 +82,16 @@ class gpu_executor final : public step_executor {
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, rank_.devices.get()}, memory_.small,
                 streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
+    start_.lap("memory and weights");
     model_.share_layers(rank_.devices.get(), streams_.communication);
     if (options.tune) model_.tune(streams_.compute);
+    start_.lap("algorithms");
     meet();
+    if (rank_.devices) start_.lap("waiting for the other ranks");
     runner_.capture();
+    start_.lap("graphs");
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
+    if (options.log) options.log("GPU started: " + start_.text());
   }
 
   ~gpu_executor() override {
@@ -225,6 +231,7 @@ class gpu_executor final : public step_executor {
     news_.clear();
   }
 
+  start_times start_; // before all that takes time
   std::int32_t device_;
   executor_info info_;
   bool synchronous_;

@@ -136,7 +136,7 @@ TEST_F(gpu_share_alone, a_group_of_one_computes_what_one_alone_does) {
       right = work.reports(*alone);
     }
     rank_context host = place(0, 1);
-    host.tensor = make_local_group(1, 5s).front();
+    host.tensor = std::move(make_local_group(1, 5s).front());
     cuda::nccl_options joining;
     joining.deadline = 5s;
     cuda::use_device(0);
