@@ -102,6 +102,7 @@ def measure(args, flags):
             server.wait_idle()
         kept = [line for line in server.text().splitlines() if "weights:" in line or "restart" in line]
         print("\n".join(kept[-4:]))
+        time.sleep(1.2)  # the keeper's counts are told once a second
         mapped = server.metric("troupe_kept_weights_mapped_total")
     return {"ready_seconds": ready, "seconds": seconds, "lost": lost, "mapped": mapped}
 
