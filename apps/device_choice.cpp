@@ -93,10 +93,7 @@ void check_gpu_ranks(const engine_options& o, std::int32_t first) {
                      " and --dp " + std::to_string(o.data_parallel_size) + " take " + std::to_string(o.devices()) + " GPUs from " +
                      std::to_string(first) + " on, but this machine has " + std::to_string(count));
   }
-  if (o.pipeline_parallel_size > 1) {
-    throw load_error("--pp " + std::to_string(o.pipeline_parallel_size) + ": a GPU holds all layers; --tp shares each of them out");
-  }
-  if (o.tensor_parallel_size > 1 && !o.draft_model.empty()) throw load_error("--speculative-method draft does not go with --tp on GPUs");
+  if (o.group_size() > 1 && !o.draft_model.empty()) throw load_error("--speculative-method draft does not go with --tp and --pp on GPUs");
 }
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
@@ -108,9 +105,8 @@ std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const e
   start_times start;
   const gpu_rank rank = join_gpus(host, device, deadline);
   start.lap("joined by NCCL in");
-  if (rank.devices) spdlog::info("{}: {}", name_of(host), start.text());
-  const bool on_device =
-      dummy && draft == nullptr && gpu_weight_bytes(source.config(), head_of_gpu(source.config())) > most_host_dummy_bytes;
+  if (rank.grouped()) spdlog::info("{}: {}", name_of(host), start.text());
+  const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config(), ends_of(source.config())) > most_host_dummy_bytes;
   if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);
   const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
   if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);

@@ -79,15 +79,14 @@ class gpu_executor final : public step_executor {
         model_(
             config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
             options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
-        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, rank_.devices.get()}, memory_.small,
-                streams_),
+        runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, &rank_}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
     start_.lap("memory and weights");
     model_.share_layers(rank_.devices.get(), streams_.communication);
     if (options.tune) model_.tune(streams_.compute);
     start_.lap("algorithms");
     meet();
-    if (rank_.devices) start_.lap("waiting for the other ranks");
+    if (rank_.grouped()) start_.lap("waiting for the other ranks");
     runner_.capture();
     start_.lap("graphs");
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
@@ -97,7 +96,7 @@ class gpu_executor final : public step_executor {
   ~gpu_executor() override {
     worker_.wait_below(1);
     // Device memory that NCCL still works on can never be given back; a call that tries would not return.
-    if (rank_.devices && rank_.devices->is_stuck()) std::_Exit(EXIT_FAILURE);
+    if (rank_.is_stuck()) std::_Exit(EXIT_FAILURE);
   }
 
   executor_info info() const override { return info_; }
@@ -130,16 +129,17 @@ class gpu_executor final : public step_executor {
  private:
   // In a group the leader's answer to a verification lets the scheduler go on while this rank may not have read its own.
   void await_verifications() {
-    if (std::exchange(verifying_, false) && rank_.devices) worker_.wait_below(1);
+    if (std::exchange(verifying_, false) && rank_.grouped()) worker_.wait_below(1);
   }
 
   // How long the weights took differs from rank to rank; from here on ranks wait for each other's sums.
   void meet() const {
-    if (!rank_.devices) return;
-    with_tensor(rank_.host, [](communicator& group) {
+    const auto all_here = [](communicator& group) {
       float here = 1;
       group.all_reduce({&here, 1, dtype::f32});
-    });
+    };
+    if (rank_.host.tensor) with_tensor(rank_.host, all_here);
+    if (rank_.host.pipeline) with_pipeline(rank_.host, all_here);
   }
 
   void start_step(const step_plan& plan, pending_step& pending) {
@@ -159,7 +159,7 @@ class gpu_executor final : public step_executor {
 
   step_failure failure_of(step_number step, const std::exception& e) const {
     step_failure failure{"step " + std::to_string(step) + ": " + e.what()};
-    if (!rank_.devices) return failure;
+    if (!rank_.grouped()) return failure;
     failure.reason = name_of(rank_.host) + ": " + failure.reason;
     const auto* const collective = dynamic_cast<const collective_error*>(&e);
     failure.by_peer =
@@ -176,7 +176,7 @@ class gpu_executor final : public step_executor {
       outcome = failure_of(pending.step, e);
     }
     const auto* const failed = std::get_if<step_failure>(&outcome);
-    if (failed != nullptr && rank_.devices) rank_.devices->abort(failed->reason); // the others wait in sums
+    if (failed != nullptr) rank_.abort(failed->reason); // the others wait in sums
     pending.deliver(std::move(outcome));
   }
 
@@ -186,6 +186,9 @@ class gpu_executor final : public step_executor {
     const std::uint64_t arrived = now_ns();
     step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
     note_news(pending.items, result.outputs);
+    if (!rank_.host.last_stage()) { // scores stay where they were made
+      for (slot_output& output : result.outputs) output.prompt_scores.clear(), output.scores.clear();
+    }
     result.times = times_of(pending, arrived);
     return result;
   }
@@ -264,8 +267,8 @@ cuda::memory_state with(cuda::memory_state device, std::size_t kept) { return {d
 
 keeper::region_request region_of(const model_config& config, const gpu_model_shape& shape, const weight_source& source,
                                  std::int32_t device) {
-  return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, shape.head, shape.type),
-                     cuda::kept_size(gpu_weight_bytes(config, shape.head), device), keeper::memory_kind::cuda);
+  return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, shape.ends, shape.type),
+                     cuda::kept_size(gpu_weight_bytes(config, shape.ends), device), keeper::memory_kind::cuda);
 }
 
 // `config` and `source` are the rank's own.
@@ -277,9 +280,9 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   }
   cuda::use_device(options.device);
   const cuda::memory_state device = with(cuda::device_memory(), kept_already(source, options));
-  const auto planned = [&] { return plan_gpu(config, stored, options, device, rank.host.tp_rank, rank.host.tp_size); };
+  const auto planned = [&] { return plan_gpu(config, stored, options, device, rank.host); };
   gpu_plan plan = planned();
-  if (rank.devices) {
+  if (rank.grouped()) {
     options.num_blocks = agree(plan.info, {}, rank.host).num_blocks;
     plan = planned();
   }
@@ -298,7 +301,7 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   cuda::kept_memory& block = *kept;
   return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
     const bool mapped = block.filled();
-    gpu_weights made = mapped ? filled_weights(config, shape.head, shape.type, memory) : make_weights(shape, memory, on);
+    gpu_weights made = mapped ? filled_weights(config, shape.ends, shape.type, memory) : make_weights(shape, memory, on);
     block.seal();
     start.tell(plan.weight_bytes, mapped, block.claim());
     return made;
@@ -312,7 +315,7 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& whole, con
   const model_weights weights = gpu_share(whole, rank.host);
   const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
   const auto upload = [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
-    return upload_weights(weights, shape.head, shape.type, memory, on, options.device, threads);
+    return upload_weights(weights, shape.ends, shape.type, memory, on, options.device, threads);
   };
   return make(weights.config, weights.layers.front().query.type, weights.source, options, rank, upload);
 }
@@ -322,12 +325,10 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
   check_config(whole, "dummy weights");
   const model_config config = gpu_share(whole, rank.host);
   weight_source source;
-  source.origin = "dummy weights of " +
-                  std::to_string(gpu_weight_bytes(config, head_of_gpu(config, rank.host.tp_rank, rank.host.tp_size))) +
-                  " bytes, made on the device";
+  source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config, ends_of(config, rank.host))) + " bytes, made on the device";
   source.part = part_of(rank.host);
   return make(config, dtype::bf16, source, options, rank, [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
-    return make_dummy_gpu_weights(config, shape.head, shape.type, memory, on, 1);
+    return make_dummy_gpu_weights(config, shape.ends, shape.type, memory, on, 1);
   });
 }
 

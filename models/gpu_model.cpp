@@ -46,7 +46,8 @@ struct buffer_sizes {
     attended = rows * queries * element;
     gate_up = rows * 2 * wide * element;
     head_hidden = held * hidden_size * element;
-    logits = held * static_cast<std::size_t>(s.head.places) * static_cast<std::size_t>(s.head_parts) * sizeof(float);
+    logits =
+        (s.ends.head ? held : 0) * static_cast<std::size_t>(s.ends.ids.places) * static_cast<std::size_t>(s.head_parts) * sizeof(float);
     gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
   }
@@ -70,6 +71,8 @@ void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t
 std::size_t gpu_model::kv_bytes(const model_config& config, const gpu_model_shape& shape) {
   return layout_of(config, shape).block_bytes() * static_cast<std::size_t>(config.num_layers) * static_cast<std::size_t>(shape.num_blocks);
 }
+
+std::size_t gpu_model::row_bytes(const model_config& config) { return static_cast<std::size_t>(config.hidden_size) * element; }
 
 std::size_t gpu_model::activation_bytes(const model_config& config, const gpu_model_shape& shape) {
   return buffer_sizes(config, shape).total();
@@ -166,8 +169,10 @@ bool gpu_model::fuses(const gpu_batch& batch) const {
 void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer) {
   const bool fused = fuses(batch);
   // Starts when the rows are laid out, not before: attention of the first layer reads the tables without waiting for it.
-  gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
-                               config_.hidden_size, false});
+  if (shape_.ends.embedding) {
+    gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
+                                 config_.hidden_size, false});
+  }
   for (std::int32_t i = 0; i < config_.num_layers; ++i) {
     fused ? fused_layer(on, batch.rows, i) : layer(on, batch, i);
     if (after_layer) after_layer(i);
@@ -303,7 +308,8 @@ void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
   norm(on, hidden_.data(), weights_.final_norm, count, head_normed_.data(), rows_.head_rows + first);
-  gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, shape_.head.places, config_.hidden_size, own_logits(count));
+  gpu::matmul_args head =
+      product(head_normed_.data(), count, weights_.head, shape_.ends.ids.places, config_.hidden_size, own_logits(count));
   head.y_type = dtype::f32;
   matmul_.run(on.handle(), head);
   return whole_logits(on, count);

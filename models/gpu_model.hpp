@@ -38,7 +38,7 @@ struct gpu_model_shape {
   bool fused = true;
   bool overlaps = true;
   bool plain_attention = false;
-  vocab_slice head;            // of which ids this GPU computes logits
+  gpu_ends ends;               // what is here beside layers; `ids`: of which this GPU computes logits
   std::int32_t head_parts = 1; // GPUs that hold a part of the head
 };
 
@@ -79,6 +79,7 @@ class gpu_model {
   using after_layer_fn = std::function<void(std::int32_t layer)>;
 
   static std::size_t kv_bytes(const model_config& config, const gpu_model_shape& shape);         // for shape.num_blocks
+  static std::size_t row_bytes(const model_config& config);                                      // of a row of hidden()
   static std::size_t activation_bytes(const model_config& config, const gpu_model_shape& shape); // and other small buffers
   // What the kernels cannot do with this model, or an empty string.
   static std::string unsupported(const model_config& config);
@@ -107,9 +108,10 @@ class gpu_model {
   // Marks groups of kernels from now on; null: no longer.
   void time_with(kernel_timer* timer) { timer_ = timer; }
 
-  std::int64_t logits_stride() const { return std::int64_t{shape_.head.places} * shape_.head_parts; }
+  std::int64_t logits_stride() const { return std::int64_t{shape_.ends.ids.places} * shape_.head_parts; }
   const row_arrays& rows() const { return rows_; }
   const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
+  std::byte* entering() const { return hidden_.data(); }     // where forward() finds the rows, on a GPU without the embedding
   const model_config& config() const { return config_; }
   const gpu_model_shape& shape() const { return shape_; }
   std::byte* kv_data() const { return kv_; }

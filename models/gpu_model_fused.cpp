@@ -69,7 +69,7 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
 }
 
 const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
-  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, shape_.head.places,
+  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, shape_.ends.ids.places,
                                            config_.hidden_size, own_logits(rows)));
   return whole_logits(on, rows);
 }

@@ -59,16 +59,17 @@ void gpu_model::end_sum(const cuda::stream& on, const gpu_batch& batch, std::siz
 // Where the logits of this GPU's ids go: [rows][places], in a group at their place among all ranks'.
 float* gpu_model::own_logits(std::int32_t rows) const {
   if (shape_.head_parts == 1) return logits_.as<float>();
-  return gathered_.as<float>() + std::int64_t{tensor_->rank()} * rows * shape_.head.places;
+  return gathered_.as<float>() + std::int64_t{tensor_->rank()} * rows * shape_.ends.ids.places;
 }
 
 const float* gpu_model::whole_logits(const cuda::stream& on, std::int32_t rows) {
   if (shape_.head_parts == 1) return logits_.as<float>();
-  const auto part = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape_.head.places);
+  const auto part = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape_.ends.ids.places);
   tensor_->all_gather({own_logits(rows), part, dtype::f32},
                       {gathered_.data(), part * static_cast<std::size_t>(shape_.head_parts), dtype::f32}, on.handle());
   if (rows == 1) return gathered_.as<float>(); // its parts lie side by side
-  gpu::join_parts(on.handle(), {gathered_.as<float>(), shape_.head_parts, rows, shape_.head.places, logits_.as<float>(), shape_.overlaps});
+  gpu::join_parts(on.handle(),
+                  {gathered_.as<float>(), shape_.head_parts, rows, shape_.ends.ids.places, logits_.as<float>(), shape_.overlaps});
   return logits_.as<float>();
 }
 

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "kernels/step_rows_gpu.hpp"
 #include "models/executor_plan.hpp"
+#include "models/gpu_stages.hpp"
 #include "models/gpu_transfers.hpp"
 
 namespace troupe {
@@ -76,8 +77,8 @@ std::int32_t block_count(const gpu_plan& plan, const gpu_executor_options& o, st
 
 } // namespace
 
-gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& o, cuda::memory_state device, int tp_rank,
-                  int tp_size) {
+gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& o, cuda::memory_state device,
+                  const rank_context& rank) {
   check_model(config);
   check_options(o);
   const std::string unsupported = gpu_model::unsupported(config);
@@ -101,12 +102,13 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.fused = o.fused;
   s.overlaps = o.overlapping_launches;
   s.plain_attention = o.plain_attention;
-  s.head = head_of_gpu(config, tp_rank, tp_size);
-  s.head_parts = tp_size;
-  plan.weight_bytes = gpu_weight_bytes(config, s.head);
+  s.ends = ends_of(config, rank);
+  s.head_parts = rank.tp_size;
+  plan.weight_bytes = gpu_weight_bytes(config, s.ends);
   plan.reserve_bytes = reserve;
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
+  if (rank.stages > 1) plan.activation_bytes += gpu_stages::device_bytes(plan, gpu_model::row_bytes(config));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);

@@ -13,7 +13,6 @@ namespace troupe {
 
 model_config gpu_share(const model_config& whole, const rank_context& rank) {
   if (rank.size() == 1) return whole;
-  if (rank.stages > 1) throw load_error("--pp " + std::to_string(rank.stages) + ": a GPU holds all layers; --tp shares each of them out");
   model_config mine = shard_config(whole, rank);
   const std::string unsupported = gpu_model::unsupported(mine);
   if (!unsupported.empty()) throw load_error("--tp " + std::to_string(rank.tp_size) + ": in the share of a GPU, " + unsupported);
@@ -25,36 +24,62 @@ model_weights gpu_share(const model_weights& whole, const rank_context& rank) {
   model_weights mine = shard_weights(whole, rank);
   mine.config = gpu_share(whole.config, rank);
   mine.config.output_bias = whole.config.output_bias && rank.tp_rank == 0;
-  mine.embedding = whole.embedding;
-  const vocab_slice head = head_of_gpu(whole.config, rank.tp_rank, rank.tp_size);
-  mine.head = whole.head;
-  mine.head.rows = head.rows;
-  if (whole.head) mine.head.data = whole.head.row(head.first);
+  const gpu_ends ends = ends_of(whole.config, rank);
+  mine.embedding = ends.embedding ? whole.embedding : weight_view{};
+  mine.head = ends.head ? whole.head : weight_view{};
+  mine.head.rows = ends.head ? ends.ids.rows : 0;
+  if (mine.head) mine.head.data = whole.head.row(ends.ids.first);
   return mine;
 }
 
+void gpu_rank::abort(const std::string& reason) const noexcept {
+  for (cuda::nccl_communicator* group : {rows.get(), draws.get(), devices.get()}) {
+    if (group != nullptr) group->abort(reason);
+  }
+}
+
+bool gpu_rank::is_stuck() const { return (devices && devices->is_stuck()) || (rows && rows->is_stuck()) || (draws && draws->is_stuck()); }
+
 #ifdef TROUPE_HAVE_NCCL
 
-gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::milliseconds deadline) {
-  if (host.tp_size == 1) return {host, nullptr};
-  cuda::use_device(device);
+namespace {
+
+// The group of the GPUs whose ranks `host` joins; its first rank's id goes round there.
+std::shared_ptr<cuda::nccl_communicator> joined(communicator& host, const std::string& name, std::chrono::milliseconds deadline) {
   cuda::nccl_options options;
-  options.name = "tp";
+  options.name = name;
   options.deadline = deadline;
   cuda::nccl_group_id id;
-  if (host.tp_rank == 0) id = cuda::make_nccl_group_id(options);
+  if (host.rank() == 0) id = cuda::make_nccl_group_id(options);
   std::array<std::int32_t, sizeof(id.bytes) / sizeof(std::int32_t)> words{};
   std::memcpy(words.data(), id.bytes.data(), sizeof(id.bytes));
-  with_tensor(host, [&](communicator& group) { group.broadcast({words.data(), words.size(), dtype::i32}, 0); });
+  host.broadcast({words.data(), words.size(), dtype::i32}, 0);
   std::memcpy(id.bytes.data(), words.data(), sizeof(id.bytes));
-  return {host, cuda::join_nccl_group(id, host.tp_rank, host.tp_size, options)};
+  return cuda::join_nccl_group(id, host.rank(), host.size(), options);
+}
+
+} // namespace
+
+gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::milliseconds deadline) {
+  gpu_rank rank{host, nullptr, nullptr, nullptr};
+  if (host.size() == 1) return rank;
+  cuda::use_device(device);
+  if (host.tp_size > 1) with_tensor(host, [&](communicator& group) { rank.devices = joined(group, "tp", deadline); });
+  if (host.stages > 1) {
+    with_pipeline(host, [&](communicator& group) {
+      rank.rows = joined(group, "rows of the pipeline", deadline);
+      rank.draws = joined(group, "draws of the pipeline", deadline);
+    });
+  }
+  return rank;
 }
 
 #else
 
 gpu_rank join_gpus(const rank_context& host, std::int32_t, std::chrono::milliseconds) {
-  if (host.tp_size == 1) return {host, nullptr};
-  throw load_error("--tp " + std::to_string(host.tp_size) + ": GPUs are joined by NCCL, and this program was built without it");
+  if (host.size() == 1) return {host, nullptr, nullptr, nullptr};
+  throw load_error("--tp " + std::to_string(host.tp_size) + ", --pp " + std::to_string(host.stages) +
+                   ": GPUs are joined by NCCL, and this program was built without it");
 }
 
 #endif

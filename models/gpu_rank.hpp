@@ -13,17 +13,26 @@ namespace troupe {
 
 struct gpu_rank {
   rank_context host;                                // its communicators are on the host: what is agreed on at the start
-  std::shared_ptr<cuda::nccl_communicator> devices; // the GPUs of the same ranks, for sums; null when there is one alone
+  std::shared_ptr<cuda::nccl_communicator> devices; // the GPUs of the same stage, for sums; null when it has one alone
+  // Those of the same tensor rank in all stages, null when there is one: hidden rows go on by one, draws come back by the other, so that
+  // neither stands behind the other.
+  std::shared_ptr<cuda::nccl_communicator> rows, draws;
 
   bool first() const { return host.tp_rank == 0; }
+  bool grouped() const { return devices || rows; }
+  // Whose deadline waits for this GPU's work have; null when it is alone.
+  cuda::nccl_communicator* watch() const { return rows ? rows.get() : devices.get(); }
+  // Ends the work of all others that waits for this one.
+  void abort(const std::string& reason) const noexcept;
+  bool is_stuck() const; // see nccl_communicator
 };
 
-// What a rank on a GPU holds: shard_config() and shard_weights(), but the embedding whole, and of the head what head_of_gpu() says. The
-// output projection's bias is the first rank's. Throw load_error as those do, and for a pipeline.
+// What a rank on a GPU holds: shard_config() and shard_weights(), but the embedding whole, and of the head what ends_of() says. The output
+// projection's bias is the first tensor rank's. Throw load_error as those do.
 model_config gpu_share(const model_config& whole, const rank_context& rank);
 model_weights gpu_share(const model_weights& whole, const rank_context& rank);
 
-// The end of `device` in the group, once all ranks of it have come; `host` brings NCCL's id round. No call on the GPU waits longer than
+// The end of `device` in the group, once all ranks of it have come; `host` brings NCCL's ids round. No call on the GPU waits longer than
 // `deadline` for a peer. Throws collective_error; load_error in a program that was built without NCCL.
 gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::milliseconds deadline);
 

@@ -69,13 +69,18 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
       begun_(timing_events(steps_in_flight)) {
-  if (options.group != nullptr) {
+  if (watch() != nullptr) {
     paces_.resize(paces_ahead);
     after_layer_ = [this](std::int32_t layer) { pace(layer); };
-    options.group->when_ended([this] {
+  }
+  if (watch() != nullptr && options.group->devices) { // whose sums are in the graphs
+    options.group->devices->when_ended([this] {
       const std::lock_guard lock(graphs_guard_);
       graphs_.clear();
     });
+  }
+  if (options.group != nullptr && options.group->host.stages > 1) {
+    stages_.emplace(*options.group, plan, gpu_model::row_bytes(model.config()), memory, streams);
   }
   const std::size_t marks = 2 * 6 * static_cast<std::size_t>(model.config().num_layers) +
                             2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
@@ -91,7 +96,7 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
 }
 
 gpu_runner::~gpu_runner() {
-  if (options_.group != nullptr) options_.group->when_ended({});
+  if (watch() != nullptr && options_.group->devices) options_.group->devices->when_ended({});
 }
 
 void gpu_runner::capture() {
@@ -145,12 +150,12 @@ bool gpu_runner::replay(std::int32_t rows) {
 
 void gpu_runner::settle() const {
   if (options_.asynchronous_copies) return;
-  if (options_.group != nullptr) options_.group->wait(compute().handle());
+  if (watch() != nullptr) watch()->wait(compute().handle());
   compute().synchronize();
 }
 
 const std::byte* gpu_runner::wait(std::size_t slot) const {
-  if (options_.group != nullptr) options_.group->wait_for(downloads_.fetched(slot));
+  if (watch() != nullptr) watch()->wait_for(downloads_.fetched(slot));
   return downloads_.wait(slot);
 }
 
@@ -159,7 +164,7 @@ void gpu_runner::pace(std::int32_t layer) {
   if (layer % layers_a_pace != layers_a_pace - 1) return;
   paces_[next_pace_].record(compute());
   next_pace_ = (next_pace_ + 1) % paces_.size();
-  options_.group->wait_for(paces_[next_pace_]);
+  watch()->wait_for(paces_[next_pace_]);
 }
 
 struct gpu_runner::uploaded {
@@ -279,6 +284,7 @@ void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
 void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer) {
   model_.time_with(timer);
   model_.forward(compute(), batch, after_layer);
+  if (!model_.shape().ends.head) return;
   const bool whole = model_.fuses(batch) && heads == batch.rows && heads <= model_.shape().logits_rows; // each row has its head
   const std::int32_t most = whole ? heads : model_.shape().logits_rows;
   for (std::int32_t first = 0; first < heads; first += most) {
@@ -315,30 +321,62 @@ std::vector<group_time> gpu_runner::kernel_times(std::size_t slot) const {
   return timers_.empty() ? std::vector<group_time>() : timers_[slot].times();
 }
 
-void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
+// Results go to download `slot`. Behind it are what the draws lie in, and what they are compared with.
+gpu::keep_draws_args gpu_runner::draws_of(const gpu_step& step, const download_layout& layout, std::size_t slot) {
   std::byte* const to = downloads_.device(slot);
   gpu::keep_draws_args args;
   args.slots = slots_.arrays();
-  args.items = at.items;
   args.item_count = count_of(step.items.size());
   args.head_count = layout.heads;
+  args.results = reinterpret_cast<gpu::item_result*>(to);
+  args.kept = reinterpret_cast<gpu::sampled_token*>(to + layout.drawn);
+  args.spare_slot = slots_.spare();
+  return args;
+}
+
+void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
+  gpu::keep_draws_args args = draws_of(step, layout, slot);
+  args.items = at.items;
   args.head_inputs = slots_.head_inputs();
   args.sampled = slots_.sampled();
   args.best = slots_.best();
-  args.results = reinterpret_cast<gpu::item_result*>(to);
-  args.kept = reinterpret_cast<gpu::sampled_token*>(to + layout.drawn);
-  args.kept_best = step.reports ? reinterpret_cast<scored_token*>(to + layout.best) : nullptr;
+  if (step.reports) args.kept_best = reinterpret_cast<scored_token*>(reinterpret_cast<std::byte*>(args.results) + layout.best);
   args.counted = slots_.counted();
-  args.spare_slot = slots_.spare();
   gpu::keep_draws(compute().handle(), args);
   if (step.verifies) {
     gpu::count_tokens(compute().handle(), slots_.counted(), layout.heads, slots_.history(), plan_.info.vocab_size);
   }
+  if (stages_) stages_->tell_draws(slots_.sampled(), layout.heads, slot);
+}
+
+// A stage before the last keeps the draws when they come back, beside what follows on the compute stream.
+void gpu_runner::keep_when_heard(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
+  gpu::keep_draws_args args = draws_of(step, layout, slot);
+  const gpu_stages::awaited_draws& awaited =
+      stages_->await_draws({at.items, count_of(step.items.size()), slots_.head_inputs(), layout.heads}, slot);
+  args.items = awaited.items;
+  args.head_inputs = awaited.head_inputs;
+  args.sampled = awaited.sampled;
+  args.counted = awaited.counted;
+  stages_->hear_draws(layout.heads, slot);
+  gpu::keep_draws(stages_->draws_stream().handle(), args);
+  stages_->draws_kept(options_.asynchronous_copies ? streams_.copy_out : compute(), slot);
+}
+
+// The layers of what was prepared, and what stands before and behind them.
+void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, kernel_timer* timer) {
+  const std::int32_t rows = at.rows.row_count;
+  if (rows == 0) return;
+  if (stages_) stages_->receive_rows(model_.entering(), rows);
+  if (graph > 0) mark(timer, kernel_group::layers);
+  if (graph == 0 || !replay(graph)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
+  if (stages_) stages_->send_rows(model_.hidden(), rows);
 }
 
 download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   const cuda::nvtx_range range(step.spans.empty() && !step.rows.empty() ? "troupe decode" : "troupe step");
   const download_layout layout(count_of(step.items.size()), count_of(step.heads.size()), step.reports);
+  if (stages_) stages_->begin(step);
   const std::int32_t graph = graph_rows(step);
   if (graph > 0) pad(step, graph);
   kernel_timer* const timer = timers_.empty() ? nullptr : &timers_[slot];
@@ -357,11 +395,9 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (all) prepare(step, at);
     uploads_.used();
   }
-  if (graph > 0) mark(timer, kernel_group::layers);
-  const bool replayed = graph > 0 && replay(graph);
-  if (!replayed && !step.rows.empty()) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
+  run_rows(at, graph, timer);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
-  keep(step, at, layout, slot);
+  stages_ && !stages_->last() ? keep_when_heard(step, at, layout, slot) : keep(step, at, layout, slot);
   if (timer != nullptr) timer->end(compute());
   settle();
   downloads_.fetch(slot, layout.end);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,11 +15,12 @@
 #include "device/cuda/stream.hpp"
 #include "models/gpu_model.hpp"
 #include "models/gpu_plan.hpp"
+#include "models/gpu_rank.hpp"
 #include "models/gpu_results.hpp"
 #include "models/gpu_slots.hpp"
+#include "models/gpu_stages.hpp"
 #include "models/gpu_step.hpp"
 #include "models/gpu_transfers.hpp"
-#include "transport/collective/cuda/nccl_communicator.hpp"
 
 namespace troupe {
 
@@ -26,9 +28,9 @@ struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
   bool kernel_times = false;       // events between the groups of kernels; a graph is one group
-  // The GPUs that the model's layers are shared with: every wait then has the group's deadline, and throws collective_error. Outlives the
-  // runner. Null: no others.
-  cuda::nccl_communicator* group = nullptr;
+  // The GPUs that the model is shared with: every wait then has the group's deadline, and throws collective_error. Outlives the runner.
+  // Null: no others.
+  const gpu_rank* group = nullptr;
 };
 
 class gpu_runner {
@@ -76,6 +78,10 @@ class gpu_runner {
     if (timer != nullptr) timer->mark(compute(), group);
   }
   void keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot);
+  void keep_when_heard(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot);
+  gpu::keep_draws_args draws_of(const gpu_step& step, const download_layout& layout, std::size_t slot);
+  void run_rows(const uploaded& at, std::int32_t graph, kernel_timer* timer);
+  cuda::nccl_communicator* watch() const { return options_.group != nullptr ? options_.group->watch() : nullptr; }
   void settle() const; // waits for the compute stream where copies are not asynchronous
   const cuda::stream& compute() const { return streams_.compute; }
 
@@ -86,6 +92,7 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
+  std::optional<gpu_stages> stages_; // of a pipeline
   std::vector<cuda::event> begun_;   // by download slot
   std::vector<kernel_timer> timers_; // likewise, or empty
   mutable std::mutex graphs_guard_;

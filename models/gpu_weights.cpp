@@ -50,20 +50,22 @@ struct piece {
 // Lays pieces one behind the other; addresses are offsets until a base is added.
 class layout {
  public:
-  layout(const model_config& config, const vocab_slice& head, const model_weights* weights) : config_(config) {
+  layout(const model_config& config, const gpu_ends& ends, const model_weights* weights) : config_(config), ends_(ends) {
     const std::int64_t hidden = config.hidden_size;
-    embedding_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->embedding : nullptr);
-    if (config.tied_head) add_places(head.first + head.places - config.vocab_size);
+    const bool shared = ends.embedding && ends.head && config.tied_head;
+    if (ends.embedding) embedding_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->embedding : nullptr);
+    if (shared) add_places(ends.ids.first + ends.ids.places - config.vocab_size);
     for (std::int32_t i = 0; i < config.num_layers; ++i) {
       add_layer(weights != nullptr ? &weights->layers[static_cast<std::size_t>(i)] : nullptr);
     }
+    if (!ends.head) return;
     final_norm_ = vector(hidden, spread::norm, weights != nullptr ? &weights->final_norm : nullptr);
-    if (config.tied_head) {
-      head_ = embedding_ + static_cast<std::size_t>(head.first * hidden) * element;
+    if (shared) {
+      head_ = embedding_ + static_cast<std::size_t>(ends.ids.first * hidden) * element;
     } else {
-      head_ = matrix(head.rows, hidden, weights != nullptr ? &weights->head : nullptr);
-      pieces_.back().rows_before = head.first;
-      add_places(head.places - head.rows);
+      head_ = matrix(ends.ids.rows, hidden, weights != nullptr ? &weights->head : nullptr);
+      pieces_.back().rows_before = ends.ids.first;
+      add_places(ends.ids.places - ends.ids.rows);
     }
   }
 
@@ -73,9 +75,8 @@ class layout {
   gpu_weights at(std::byte* base, dtype type) const {
     gpu_weights out;
     out.type = type;
-    out.embedding = base + embedding_;
-    out.final_norm = base + final_norm_;
-    out.head = base + head_;
+    if (ends_.embedding) out.embedding = base + embedding_;
+    if (ends_.head) out.final_norm = base + final_norm_, out.head = base + head_;
     for (const layer_offsets& from : layers_) {
       gpu_layer_weights to;
       to.attention_norm = base + from.attention_norm;
@@ -143,6 +144,7 @@ class layout {
   }
 
   const model_config& config_;
+  const gpu_ends ends_;
   std::size_t used_ = 0;
   std::size_t embedding_ = 0, final_norm_ = 0, head_ = 0;
   std::vector<piece> pieces_;
@@ -207,11 +209,11 @@ std::size_t largest_bytes(const std::vector<upload_job>& jobs) {
 
 } // namespace
 
-std::size_t gpu_weight_bytes(const model_config& config, const vocab_slice& head) { return layout(config, head, nullptr).bytes(); }
+std::size_t gpu_weight_bytes(const model_config& config, const gpu_ends& ends) { return layout(config, ends, nullptr).bytes(); }
 
-std::string gpu_weight_layout(const model_config& config, const vocab_slice& head, dtype type) {
+std::string gpu_weight_layout(const model_config& config, const gpu_ends& ends, dtype type) {
   std::string lines = "layout " + std::to_string(layout_version) + "\n";
-  const layout placed(config, head, nullptr);
+  const layout placed(config, ends, nullptr);
   for (const piece& p : placed.pieces()) {
     lines +=
         std::string(traits(type).name) + " " + std::to_string(p.rows) + "x" + std::to_string(p.columns) + " at " + std::to_string(p.offset);
@@ -221,14 +223,14 @@ std::string gpu_weight_layout(const model_config& config, const vocab_slice& hea
   return lines;
 }
 
-gpu_weights filled_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory) {
-  return layout(config, head, nullptr).at(memory, type);
+gpu_weights filled_weights(const model_config& config, const gpu_ends& ends, dtype type, std::byte* memory) {
+  return layout(config, ends, nullptr).at(memory, type);
 }
 
-gpu_weights upload_weights(const model_weights& weights, const vocab_slice& head, dtype type, std::byte* memory, const cuda::stream& on,
+gpu_weights upload_weights(const model_weights& weights, const gpu_ends& ends, dtype type, std::byte* memory, const cuda::stream& on,
                            std::int32_t device, std::int32_t threads) {
   if (weights.source.make) weights.source.make();
-  const layout placed(weights.config, head, &weights);
+  const layout placed(weights.config, ends, &weights);
   const std::vector<upload_job> jobs = split(placed.pieces());
   const std::size_t slot = largest_bytes(jobs);
   std::atomic<std::size_t> next{0};
@@ -265,9 +267,9 @@ gpu_weights upload_weights(const model_weights& weights, const vocab_slice& head
   return placed.at(memory, type);
 }
 
-gpu_weights make_dummy_gpu_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory,
-                                   const cuda::stream& on, std::uint64_t seed) {
-  const layout placed(config, head, nullptr);
+gpu_weights make_dummy_gpu_weights(const model_config& config, const gpu_ends& ends, dtype type, std::byte* memory, const cuda::stream& on,
+                                   std::uint64_t seed) {
+  const layout placed(config, ends, nullptr);
   for (const piece& p : placed.pieces()) {
     const bool norm = p.dummy == spread::norm;
     const float reach = p.dummy == spread::matrix ? std::sqrt(3.0F / static_cast<float>(p.columns)) : norm ? 0.1F : 0.02F;

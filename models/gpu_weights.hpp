@@ -29,32 +29,40 @@ struct gpu_layer_weights {
 
 struct gpu_weights {
   dtype type = dtype::bf16;        // of everything
-  const void* embedding = nullptr; // [vocab][hidden]
+  const void* embedding = nullptr; // [vocab][hidden]; null on later stages
   std::vector<gpu_layer_weights> layers;
-  const void* final_norm = nullptr; // [hidden]
-  const void* head = nullptr;       // [head places][hidden], rows of no id undefined; rows of the embedding when tied
+  const void* final_norm = nullptr; // [hidden]; as the head, null before the last stage
+  const void* head = nullptr;       // [places][hidden], rows of no id undefined; the embedding's rows when tied, and both are here
 };
 
-// The ids whose rows of the head a GPU holds, of `size` GPUs. Their places are aligned as cuBLASLt would have the outputs of a product.
-inline vocab_slice head_of_gpu(const model_config& config, int rank = 0, int size = 1) {
-  return slice_of_vocab(config.vocab_size, rank, size, 64);
+// What a GPU holds beside its layers.
+struct gpu_ends {
+  bool embedding = true; // whole
+  bool head = true;      // and the final norm
+  vocab_slice ids;       // of the head's rows
+};
+
+// The first stage has the embedding, the ranks of the last one share the head. Places are aligned as cuBLASLt would have a product's
+// outputs.
+inline gpu_ends ends_of(const model_config& config, const rank_context& rank = {}) {
+  return {rank.first_stage(), rank.last_stage(), slice_of_vocab(config.vocab_size, rank.tp_rank, rank.tp_size, 64)};
 }
 
-// What all functions below take, of a GPU's share: layers as `config` says, the embedding whole, of the head what `head` says.
-std::size_t gpu_weight_bytes(const model_config& config, const vocab_slice& head);
+// What all functions below take, of a GPU's share: layers as `config` says, and its ends of the model.
+std::size_t gpu_weight_bytes(const model_config& config, const gpu_ends& ends);
 // What lies where in it, line by line: memory of equal lines that was filled with the same checkpoint's weights holds the same.
-std::string gpu_weight_layout(const model_config& config, const vocab_slice& head, dtype type);
+std::string gpu_weight_layout(const model_config& config, const gpu_ends& ends, dtype type);
 // The weights in memory that one of the functions below has filled.
-gpu_weights filled_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory);
+gpu_weights filled_weights(const model_config& config, const gpu_ends& ends, dtype type, std::byte* memory);
 
 // Widens or narrows every parameter into `memory` (gpu_weight_bytes() of the device, aligned to 256) and waits until it is there.
 // `threads` read the checkpoint, each through pinned memory of its own. `weights` have the GPU's rows of the head alone. Throws load_error
 // for a value that `type` cannot hold.
-gpu_weights upload_weights(const model_weights& weights, const vocab_slice& head, dtype type, std::byte* memory, const cuda::stream& on,
+gpu_weights upload_weights(const model_weights& weights, const gpu_ends& ends, dtype type, std::byte* memory, const cuda::stream& on,
                            std::int32_t device, std::int32_t threads);
 
 // Random weights, made on the device: matrices of standard deviation 1 / sqrt(columns), norms about 1, biases about 0.
-gpu_weights make_dummy_gpu_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory,
-                                   const cuda::stream& on, std::uint64_t seed);
+gpu_weights make_dummy_gpu_weights(const model_config& config, const gpu_ends& ends, dtype type, std::byte* memory, const cuda::stream& on,
+                                   std::uint64_t seed);
 
 } // namespace troupe

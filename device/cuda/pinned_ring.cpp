@@ -47,4 +47,8 @@ void clear(const stream& on, std::byte* device, std::size_t bytes) {
   check(cudaMemsetAsync(device, 0, bytes, on.handle()), "cudaMemsetAsync");
 }
 
+void copy_across(const stream& on, std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on.handle()), "cudaMemcpyAsync");
+}
+
 } // namespace troupe::cuda

@@ -34,5 +34,7 @@ void copy_in(const stream& on, std::byte* device, const std::byte* pinned, std::
 void copy_out(const stream& on, std::byte* pinned, const std::byte* device, std::size_t bytes);
 // Fills device memory with zero bytes.
 void clear(const stream& on, std::byte* device, std::size_t bytes);
+// From one place of device memory to another.
+void copy_across(const stream& on, std::byte* to, const std::byte* from, std::size_t bytes);
 
 } // namespace troupe::cuda

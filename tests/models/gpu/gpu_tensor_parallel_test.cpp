@@ -54,8 +54,8 @@ TEST(gpu_share, of_a_small_vocabulary_the_last_ranks_have_nothing) {
   config.num_heads = config.num_kv_heads = 2;
   const model_weights mine = gpu_share(make_dummy_weights(config, dtype::f32, 5), place(1, 2));
   EXPECT_EQ(mine.head.rows, 0);
-  EXPECT_EQ(head_of_gpu(config, 1, 2).places, 64);
-  EXPECT_EQ(gpu_weight_bytes(mine.config, head_of_gpu(config, 1, 2)), gpu_weight_bytes(mine.config, head_of_gpu(config, 0, 2)));
+  EXPECT_EQ(ends_of(config, place(1, 2)).ids.places, 64);
+  EXPECT_EQ(gpu_weight_bytes(mine.config, ends_of(config, place(1, 2))), gpu_weight_bytes(mine.config, ends_of(config, place(0, 2))));
 }
 
 TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
@@ -72,8 +72,8 @@ TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
   refused(config, place(1, 2), {"--tp 2", "intermediate_size 164"});
   refused(pair_config(), place(0, 4), {"6 attention heads", "4"});
   rank_context stage = place(0, 1);
-  stage.stages = 2;
-  refused(pair_config(), stage, {"--pp 2"});
+  stage.stages = 4;
+  refused(pair_config(), stage, {"3 layers", "4 pipeline stages"});
 }
 
 // One of nine tokens with so much weight that no rounding decides, by the sequence's seed.
@@ -140,7 +140,7 @@ TEST_F(gpu_share_alone, a_group_of_one_computes_what_one_alone_does) {
     cuda::nccl_options joining;
     joining.deadline = 5s;
     cuda::use_device(0);
-    const gpu_rank rank{host, cuda::join_nccl_group(cuda::make_nccl_group_id(joining), 0, 1, joining)};
+    const gpu_rank rank{host, cuda::join_nccl_group(cuda::make_nccl_group_id(joining), 0, 1, joining), nullptr, nullptr};
     const auto group = make_gpu_executor(whole, work.options, rank);
     const auto got = work.reports(*group);
     for (std::size_t i = 0; i < right.size(); ++i) expect_close(got[i], right[i], 0.03F);
