@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #ifdef TROUPE_HAVE_CUDA
+#include "device/cuda/stream.hpp"
 #include "models/gpu_weights.hpp"
 #include "models/start_times.hpp"
 #endif
@@ -104,8 +105,10 @@ std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const e
   options.keep = keep;
   const bool dummy = o.load_format == "dummy";
   start_times start;
+  cuda::use_device(device);
+  start.lap("the device's context");
   const gpu_rank rank = join_gpus(host, device, deadline);
-  start.lap("joined by NCCL in");
+  start.lap("joined by NCCL");
   if (rank.grouped()) spdlog::info("{}: {}", name_of(host), start.text());
   const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config(), ends_of(source.config())) > most_host_dummy_bytes;
   if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);

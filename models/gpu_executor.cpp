@@ -12,6 +12,7 @@
 #include "device/cuda/kept_memory.hpp"
 #include "models/config_fields.hpp"
 #include "models/drafting_executor.hpp"
+#include "models/gpu_copied_sums.hpp"
 #include "models/gpu_rank_sums.hpp"
 #include "models/gpu_runner.hpp"
 #include "models/group_agreement.hpp"
@@ -91,6 +92,17 @@ class gpu_executor final : public step_executor {
     if (rank_.devices && options.own_all_reduce) {
       sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
       model_.sum_few_rows_with(sums_.get());
+    }
+    if (sums_ && gpu_model::may_cut(plan.shape)) {
+      part_sums_ =
+          gpu_copied_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
+      model_.sum_parts_with(part_sums_.get());
+    }
+    if (part_sums_) {
+      rank_.devices->before_end([few = sums_.get(), many = part_sums_.get()] {
+        few->give_up();
+        many->give_up();
+      });
     }
     if (sums_) start_.lap("sums");
     runner_.capture();
@@ -258,6 +270,7 @@ class gpu_executor final : public step_executor {
   cuda::device_block weights_, kv_;
   gpu_rank rank_; // its communicator goes after the runner's graphs
   std::unique_ptr<gpu_rank_sums> sums_;
+  std::unique_ptr<gpu_copied_sums> part_sums_; // goes before `sums_`, which lets the group go
   gpu_model model_;
   gpu_runner runner_;
   ordered_worker worker_; // ends first: its jobs read the runner

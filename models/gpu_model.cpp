@@ -178,7 +178,9 @@ void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const af
     fused ? fused_layer(on, batch.rows, i) : layer(on, batch, i);
     if (after_layer) after_layer(i);
   }
-  for (std::size_t i = 0; i < batch.part_count; ++i) end_sum(on, batch, i);
+  for (std::size_t i = 0; i < batch.part_count; ++i) {
+    if (summing_[i]) norm_sum(on, batch, i, weights_.layers.back().mlp_norm); // for the sum alone
+  }
 }
 
 void* gpu_model::from_row(const buffer& rows, std::int32_t first, std::int64_t width) const {
@@ -213,12 +215,13 @@ gpu::rope_kv_args gpu_model::turning(const gpu_layer_weights& w, std::int32_t ro
 }
 
 // hidden += output(attention(rope(norm(qkv(norm(hidden)))))), but for the sum over ranks
-void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index) {
+void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, std::size_t number, std::int32_t index) {
+  const gpu_part& part = batch.parts[number];
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
   void* const turned = from_row(qkv_, part.first, qkv_width());
   mark(on, kernel_group::attention_input);
-  norm(on, hidden, w.attention_norm, part.rows, normed_.data());
+  norm_sum(on, batch, number, w.attention_norm);
   gpu::matmul_args qkv = product(normed_.data(), part.rows, w.qkv, qkv_width(), config_.hidden_size, turned);
   qkv.bias = w.qkv_bias;
   matmul_.run(on.handle(), qkv);
@@ -285,13 +288,14 @@ void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, const gpu
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden)))), but for the sum over ranks
-void gpu_model::mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index) {
+void gpu_model::mlp_block(const cuda::stream& on, const gpu_batch& batch, std::size_t number, std::int32_t index) {
+  const gpu_part& part = batch.parts[number];
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   const std::int64_t wide = config_.intermediate_size;
   const std::int32_t rows = part.rows;
   void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
   mark(on, kernel_group::mlp_input);
-  norm(on, hidden, w.mlp_norm, rows, normed_.data());
+  norm_sum(on, batch, number, w.mlp_norm);
   matmul_.run(on.handle(), product(normed_.data(), rows, w.gate_up, 2 * wide, config_.hidden_size, gate_up_.data()));
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
   mark(on, kernel_group::mlp_output);

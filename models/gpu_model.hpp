@@ -26,6 +26,7 @@
 
 namespace troupe {
 
+class gpu_copied_sums;
 class gpu_rank_sums;
 
 struct gpu_model_shape {
@@ -100,6 +101,10 @@ class gpu_model {
 
   // Whether forward() takes the fused chain: five launches a layer (six with QK-norm).
   bool fuses(const gpu_batch& batch) const;
+  // Before a first step with rows enough to be cut, in a group: their sums go this way, not through NCCL. Outlives this.
+  void sum_parts_with(gpu_copied_sums* sums) { part_sums_ = sums; }
+  // Whether there are steps with rows enough.
+  static bool may_cut(const gpu_model_shape& shape);
   // The row at which a step is cut in two, so that in a group the sums of each part overlap the other part's work; none: it stays whole.
   std::optional<std::int32_t> second_part(std::int32_t rows, std::int32_t decode_rows) const;
   // The last layer's output of every row; writes the rows' keys and values.
@@ -136,8 +141,8 @@ class gpu_model {
   Args attention_args(std::int32_t rows, std::int32_t index, std::int64_t query_stride) const;
   void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
   void layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
-  void attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
-  void mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index);
+  void attention_block(const cuda::stream& on, const gpu_batch& batch, std::size_t part, std::int32_t index);
+  void mlp_block(const cuda::stream& on, const gpu_batch& batch, std::size_t part, std::int32_t index);
   void* from_row(const buffer& rows, std::int32_t first, std::int64_t width) const;
   // Of a group's ranks the first alone brings the rows of before into the sum.
   const void* residual_of_rank() const { return residual_of_rank(hidden_.data()); }
@@ -149,7 +154,7 @@ class gpu_model {
   bool normalises_few_sums(std::int32_t rows) const;
   void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
   void begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
-  void end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
+  void norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part, const void* weight);
   float* own_logits(std::int32_t rows) const;
   const float* whole_logits(const cuda::stream& on, std::int32_t rows);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
@@ -176,7 +181,9 @@ class gpu_model {
   kernel_timer* timer_ = nullptr;
   communicator* tensor_ = nullptr; // null: the layers are whole
   const cuda::stream* sums_ = nullptr;
+  gpu_copied_sums* part_sums_ = nullptr;
   std::array<cuda::event, 2> computed_, summed_; // by part: its rows' share of a sum, and the sum
+  std::array<bool, 2> summing_{};                // likewise: a sum was begun
   const gpu_rank_sums* few_sums_ = nullptr;      // or null
 };
 

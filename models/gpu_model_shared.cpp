@@ -1,14 +1,17 @@
 // What a model does as one of several GPUs that share its layers and its head.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/elementwise_gpu.hpp"
+#include "models/gpu_copied_sums.hpp"
 #include "models/gpu_model.hpp"
 
 namespace troupe {
 namespace {
 
 // In a group: a step of two such parts at least is cut, at a row where cuBLASLt finds all matrices aligned.
-constexpr std::int32_t least_part_rows = 256, part_alignment = 128;
+constexpr std::int32_t least_part_rows = 512, part_alignment = 128;
+constexpr std::int32_t least_part_rows_of_nccl = 2048; // whose kernels take multiprocessors from the products
 
 } // namespace
 
@@ -17,10 +20,13 @@ void gpu_model::share_layers(communicator* tensor, const cuda::stream& sums) {
   sums_ = &sums;
 }
 
+bool gpu_model::may_cut(const gpu_model_shape& shape) { return shape.overlaps && shape.max_rows >= 2 * least_part_rows; }
+
 std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32_t decode_rows) const {
-  if (tensor_ == nullptr || !shape_.overlaps) return std::nullopt;
+  if (tensor_ == nullptr || !may_cut(shape_)) return std::nullopt;
+  const std::int32_t least = part_sums_ != nullptr ? least_part_rows : least_part_rows_of_nccl;
   const std::int32_t first = (std::max(rows / 2, decode_rows) + part_alignment - 1) / part_alignment * part_alignment;
-  if (first < least_part_rows || rows - first < least_part_rows) return std::nullopt;
+  if (first < least || rows - first < least) return std::nullopt;
   return first;
 }
 
@@ -28,32 +34,47 @@ std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32
 // first part goes first.
 void gpu_model::layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
   for (std::size_t i = 0; i < batch.part_count; ++i) {
-    end_sum(on, batch, i);
-    attention_block(on, batch, batch.parts[i], index);
+    attention_block(on, batch, i, index);
     begin_sum(on, batch, i);
   }
   for (std::size_t i = 0; i < batch.part_count; ++i) {
-    end_sum(on, batch, i);
-    mlp_block(on, batch.parts[i], index);
+    mlp_block(on, batch, i, index);
     begin_sum(on, batch, i);
   }
 }
 
-// The sum over ranks of a part's rows. With two parts it goes beside what follows on `on`, until end_sum().
-void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part) {
+// The sum over ranks of a part's rows. With two parts it goes beside what follows on `on`, until norm_sum().
+void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t number) {
   if (tensor_ == nullptr) return;
   if (batch.part_count == 1) return sum_over_ranks(on, batch.rows);
-  const gpu_part& rows = batch.parts[part];
-  computed_[part].record(on);
-  sums_->wait_for(computed_[part]);
-  tensor_->all_reduce({from_row(hidden_, rows.first, config_.hidden_size),
-                       static_cast<std::size_t>(rows.rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
+  const gpu_part& part = batch.parts[number];
+  void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
+  summing_[number] = true;
+  if (part_sums_ != nullptr) return part_sums_->send(on, number, part.first, static_cast<const std::byte*>(hidden), part.rows);
+  computed_[number].record(on);
+  sums_->wait_for(computed_[number]);
+  tensor_->all_reduce({hidden, static_cast<std::size_t>(part.rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
                       sums_->handle());
-  summed_[part].record(*sums_);
+  summed_[number].record(*sums_);
 }
 
-void gpu_model::end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part) {
-  if (tensor_ != nullptr && batch.part_count > 1) on.wait_for(summed_[part]);
+// normed_ gets the norm of a part's rows, when the sum that was begun of them, if one was, is in hidden_.
+void gpu_model::norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t number, const void* weight) {
+  const gpu_part& part = batch.parts[number];
+  void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
+  const bool summing = std::exchange(summing_[number], false);
+  if (summing && part_sums_ == nullptr) on.wait_for(summed_[number]);
+  if (!summing || part_sums_ == nullptr) return norm(on, hidden, weight, part.rows, normed_.data());
+  gpu::norm_args args;
+  args.type = shape_.type;
+  args.x = args.sum = hidden;
+  args.residual = part_sums_->receive(on, number);
+  args.y = normed_.data();
+  args.stride = args.y_stride = args.columns = config_.hidden_size;
+  args.rows = part.rows;
+  args.weight = weight;
+  args.epsilon = config_.norm_epsilon;
+  gpu::rms_norm(on.handle(), args);
 }
 
 // Where the logits of this GPU's ids go: [rows][places], in a group at their place among all ranks'.

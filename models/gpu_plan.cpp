@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "kernels/step_rows_gpu.hpp"
 #include "models/executor_plan.hpp"
+#include "models/gpu_copied_sums.hpp"
 #include "models/gpu_stages.hpp"
 #include "models/gpu_transfers.hpp"
 
@@ -114,6 +115,8 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
   if (rank.stages > 1) plan.activation_bytes += gpu_stages::device_bytes(plan, gpu_model::row_bytes(config));
   if (o.own_all_reduce) plan.activation_bytes += gpu_rank_sums::planned_bytes(rank.tp_size, sum_shape_of(config, s));
+  if (o.own_all_reduce && gpu_model::may_cut(s))
+    plan.activation_bytes += gpu_copied_sums::planned_bytes(rank.tp_size, sum_shape_of(config, s));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);

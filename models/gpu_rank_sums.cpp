@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -70,16 +69,6 @@ class trial_copies {
   std::byte* const device_;
   cuda::pinned_ring up_, down_;
 };
-
-bool is_done_within(const cuda::stream& on, std::chrono::milliseconds time) {
-  cuda::event done;
-  done.record(on);
-  for (const auto end = std::chrono::steady_clock::now() + time; !done.reached();) {
-    if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return true;
-}
 
 } // namespace
 
@@ -193,7 +182,7 @@ std::string gpu_rank_sums::check(communicator& host) const {
     copies.up(t.part);
     run({part_.data(), nullptr, part_.data(), t.rows, t.normed ? weight.data() : nullptr, 1e-5F, normed.data(), false});
     copies.start_down(t.part.size());
-    if (!is_done_within(on_, patience)) {
+    if (!on_.is_done_within(patience)) {
       objection = "peers' rows did not come within " + std::to_string(patience.count()) + " ms";
       windows_->give_up();
       on_.synchronize();

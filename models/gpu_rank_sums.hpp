@@ -60,6 +60,8 @@ class gpu_rank_sums {
   void* part() const { return part_.data(); } // [most_rows][columns]: for what a call brings in
   // Queues a sum of at most most_rows rows, as sum_over_ranks() does; may be captured in a graph. A fault of the group ends it.
   void run(const rank_sum_call& call) const;
+  // Waiting sums end, with rows that mean nothing; from any thread.
+  void give_up() noexcept { windows_->give_up(); }
 
  private:
   gpu_rank_sums(const gpu_rank& rank, const rank_sum_shape& shape, device_memory memory, const cuda::stream& on,

@@ -1,5 +1,7 @@
 #include "device/cuda/stream.hpp"
 
+#include <thread>
+
 #include "device/cuda/check.hpp"
 #include "device/cuda/resources.hpp"
 
@@ -56,6 +58,16 @@ stream& stream::operator=(stream&& other) noexcept {
 void stream::wait_for(const event& point) const { check(cudaStreamWaitEvent(handle_, point.handle(), 0), "cudaStreamWaitEvent"); }
 
 void stream::synchronize() const { check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize"); }
+
+bool stream::is_done_within(std::chrono::milliseconds time) const {
+  event done;
+  done.record(*this);
+  for (const auto end = std::chrono::steady_clock::now() + time; !done.reached();) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
 
 int device_count() {
   int count = 0;

@@ -1,6 +1,7 @@
 // Streams and events. All streams are non-blocking: nothing ever waits for, or is waited for by, the default stream.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -45,6 +46,8 @@ class stream {
   stream_handle handle() const { return handle_; }
   void wait_for(const event& point) const; // later work of this stream starts after `point`; does not block the caller
   void synchronize() const;                // blocks this thread until the stream's work so far is done
+  // The same for so long at most: whether it is done.
+  bool is_done_within(std::chrono::milliseconds time) const;
 
  private:
   stream_handle handle_ = nullptr;

@@ -94,19 +94,20 @@ struct long_prompts {
   gpu_executor_options options = test::small_gpu_options();
   std::vector<tokens> prompts;
 
-  long_prompts() {
-    config.max_position = 2048;
-    options.max_batched_tokens = 1024;
-    options.num_blocks = 256;
+  explicit long_prompts(std::int32_t step_tokens) {
+    config.max_position = 2 * step_tokens;
+    options.max_batched_tokens = step_tokens;
+    options.num_blocks = 2 * step_tokens / options.block_size;
     std::mt19937 random(std::random_device{}());
-    for (const std::size_t length : {513U, 700U, 1500U}) {
+    for (const std::int32_t length : {step_tokens / 2 + 1, step_tokens * 7 / 10, step_tokens * 19 / 10}) {
       tokens& prompt = prompts.emplace_back();
-      for (std::size_t i = 0; i < length; ++i) prompt.push_back(static_cast<token_id>(random() % 1003));
+      for (std::int32_t i = 0; i < length; ++i) prompt.push_back(static_cast<token_id>(random() % 1003));
     }
   }
   std::vector<test::prompt_report> reports(step_executor& executor) const {
     std::vector<test::prompt_report> all;
-    for (const tokens& prompt : prompts) all.push_back(report(executor, prompt, 1023, 4, 3, 9));
+    for (const tokens& prompt : prompts)
+      all.push_back(report(executor, prompt, static_cast<std::size_t>(options.max_batched_tokens), 4, 3, 9));
     return all;
   }
   // A sequence that decodes beside another's prompt.
@@ -116,10 +117,11 @@ struct long_prompts {
     writer.open(0, 20, one_of_nine(3), 64);
     writer.prefill(0, 0, test::part_of(prompts[0], 0, 20), true);
     tokens drawn = writer.run()[0].tokens;
-    writer.open(1, 700, one_of_nine(4), 710);
+    const auto length = static_cast<std::int32_t>(prompts[1].size());
+    writer.open(1, length, one_of_nine(4), length + 10);
     for (std::int32_t step = 0; step < 4; ++step) {
       writer.decode(0, 20 + step);
-      step == 0 ? writer.prefill(1, 0, prompts[1], true) : writer.decode(1, 699 + step);
+      step == 0 ? writer.prefill(1, 0, prompts[1], true) : writer.decode(1, length - 1 + step);
       for (const slot_output& output : writer.run()) drawn.insert(drawn.end(), output.tokens.begin(), output.tokens.end());
     }
     writer.close(0);
@@ -130,7 +132,7 @@ struct long_prompts {
 };
 
 TEST_F(gpu_share_alone, a_group_of_one_computes_what_one_alone_does) {
-  long_prompts work;
+  long_prompts work(8192);
   for (const bool tied : {false, true}) {
     work.config.tied_head = tied;
     const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
@@ -232,20 +234,26 @@ INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
                          label);
 
 TEST_F(gpu_pair, long_prompts_in_two_parts_score_as_on_one_gpu) {
-  const long_prompts work;
-  const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
-  std::vector<test::prompt_report> right;
-  tokens beside;
-  {
-    const auto one = make_gpu_executor(whole, work.options);
-    right = work.reports(*one);
-    beside = work.mixed(*one);
+  for (const bool own : {true, false}) {
+    SCOPED_TRACE(own ? "sums by copies" : "sums by NCCL");
+    long_prompts work(own ? 2048 : 8192);
+    work.options.own_all_reduce = own;
+    const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
+    std::vector<test::prompt_report> right;
+    tokens beside;
+    {
+      const auto one = make_gpu_executor(whole, work.options);
+      right = work.reports(*one);
+      beside = work.mixed(*one);
+    }
+    const auto two = make(whole, work.options);
+    for (int time = 0; time < 3; ++time) {
+      const auto got = work.reports(*two);
+      for (std::size_t i = 0; i < right.size(); ++i) expect_close(got[i], right[i], 0.03F);
+    }
+    EXPECT_EQ(work.mixed(*two), beside);
+    EXPECT_EQ(beside.size(), 9U);
   }
-  const auto two = make(whole, work.options);
-  const auto got = work.reports(*two);
-  for (std::size_t i = 0; i < right.size(); ++i) expect_close(got[i], right[i], 0.03F);
-  EXPECT_EQ(work.mixed(*two), beside);
-  EXPECT_EQ(beside.size(), 9U);
 }
 
 TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
