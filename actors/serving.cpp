@@ -176,7 +176,8 @@ program_changed caf_serving::change_program(std::size_t replica, const std::stri
   const serving_options& o = shared_->options;
   program_changed changed{"the supervisor does not answer", 0};
   caf::scoped_actor self{runtime_->system};
-  self->request(supervisors_[replica], start_deadline + 2 * o.start_deadline + o.step_deadline, program_change{program, start_deadline.count()})
+  self->request(supervisors_[replica], start_deadline + 2 * o.start_deadline + o.step_deadline,
+                program_change{program, start_deadline.count()})
       .receive([&](program_changed& told) { changed = std::move(told); },
                [&](const caf::error& e) { changed.failure = "the supervisor does not answer: " + runtime_->system.render(e); });
   return changed;

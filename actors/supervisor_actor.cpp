@@ -233,8 +233,7 @@ void wait_is_over(self_pointer self, const group_timeout& over) {
   if (over.generation != s.generation) return;
   if (over.wait == group_wait::proof) return proof_is_over(self);
   if (over.wait == group_wait::start && s.now == phase::starting) {
-    start_has_failed(self,
-                     {{}, "the device was not ready within " + std::to_string(start_deadline_of(s).count()) + " ms", false});
+    start_has_failed(self, {{}, "the device was not ready within " + std::to_string(start_deadline_of(s).count()) + " ms", false});
   } else if (over.wait == group_wait::cause && s.now == phase::starting) {
     start_has_failed(self, {{}, "a device process does not answer", false});
   } else if (over.wait == group_wait::cause && s.now == phase::doubtful) {

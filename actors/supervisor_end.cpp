@@ -39,7 +39,8 @@ std::string replica_prefix(const supervisor_state& s) {
 
 void move_requests_later(self_pointer self) {
   auto& s = self->state;
-  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true)) self->delayed_send(self, s.shared->options.move_after, group_timeout{s.generation, group_wait::move, s.losses});
+  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true))
+    self->delayed_send(self, s.shared->options.move_after, group_timeout{s.generation, group_wait::move, s.losses});
 }
 
 void move_time_is_over(self_pointer self, std::uint64_t losses) {

@@ -142,9 +142,9 @@ void tell_place(self_pointer self, rank_seat& seat) {
   if (!seat.device || (rank > 0 && !s.rendezvous)) return;
   // Without a sender: CAF's broker watches over every sender that it has told a remote actor of, and may keep the news of this one's end,
   // and with it this actor and its thread, until after the system has waited for all threads.
-  caf::anon_send(seat.device, rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
-                                         rank > 0 ? *s.rendezvous : std::string(),
-                                         s.info ? std::optional(s.info->num_blocks) : std::nullopt});
+  caf::anon_send(seat.device,
+                 rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
+                            rank > 0 ? *s.rendezvous : std::string(), s.info ? std::optional(s.info->num_blocks) : std::nullopt});
 }
 
 } // namespace troupe::actors

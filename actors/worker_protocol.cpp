@@ -125,7 +125,8 @@ std::string unlike(const std::string& protocol, const std::string& version) {
 
 std::variant<worker_program, std::string> ask(std::string command, std::chrono::milliseconds deadline) {
   pipe_ends answer;
-  const child_process asked({command, "worker-protocol"}, "", [](int) {}, answer.to);
+  const child_process asked(
+      {command, "worker-protocol"}, "", [](int) {}, answer.to);
   answer.close_writer();
   const auto line = read_line(answer.from, deadline);
   if (!line) return "it did not say within " + std::to_string(deadline.count()) + " ms which protocol it speaks";

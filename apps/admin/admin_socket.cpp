@@ -15,9 +15,9 @@
 namespace troupe::apps {
 namespace {
 
-constexpr std::size_t kMostText = 8192;                    // of a packet
-constexpr std::chrono::milliseconds kSilence{2000};        // of a client that has connected
-constexpr int kLookMs = 200;                               // how soon the thread sees that it is to end
+constexpr std::size_t kMostText = 8192;             // of a packet
+constexpr std::chrono::milliseconds kSilence{2000}; // of a client that has connected
+constexpr int kLookMs = 200;                        // how soon the thread sees that it is to end
 constexpr std::string_view kNote = "note ", kDone = "done ", kFailed = "failed ";
 
 bool send_text(int socket, std::string_view kind, const std::string& text) {

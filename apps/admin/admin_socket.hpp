@@ -42,8 +42,8 @@ class admin_socket {
   std::jthread thread_; // ends first, after the command that it works on
 };
 
-// Sends `command` to process `pid` and waits for its outcome, however long that takes; `tell` hears the notes. Failed, too, when there is no
-// such server of this user, or it ends meanwhile.
+// Sends `command` to process `pid` and waits for its outcome, however long that takes; `tell` hears the notes. Failed, too, when there is
+// no such server of this user, or it ends meanwhile.
 admin_socket::outcome ask_server(pid_t pid, const std::string& command, const admin_socket::tell_fn& tell);
 
 } // namespace troupe::apps

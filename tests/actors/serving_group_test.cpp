@@ -278,9 +278,8 @@ TEST_F(serving_group_blocks_test, a_group_formed_anew_has_as_many_blocks_as_it_h
   std::atomic<int> starts{0};
   start_group([&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     executor_info info = device;
-    if (place.generation == 1) EXPECT_FALSE(place.num_blocks);
-    if (place.generation == 1) info.num_blocks = 100 + 10 * place.rank; // the group has the fewest
-    if (place.generation > 1) info.num_blocks = place.num_blocks.value_or(60);
+    EXPECT_EQ(place.num_blocks.has_value(), place.generation > 1);
+    info.num_blocks = place.generation == 1 ? 100 + 10 * place.rank : place.num_blocks.value_or(60); // the group has the fewest
     ++starts;
     return std::make_unique<test::fake_rank>(place, options.leader, info, faults, group, publish);
   });

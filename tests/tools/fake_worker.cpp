@@ -85,7 +85,8 @@ int serve(const std::string& program, const std::string& file) {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[argc - 1]) == "worker-protocol") return std::puts(actors::worker_protocol_line("fake").c_str()) < 0 ? 1 : 0;
+  if (argc > 1 && std::string(argv[argc - 1]) == "worker-protocol")
+    return std::puts(actors::worker_protocol_line("fake").c_str()) < 0 ? 1 : 0;
   const worker_options o = read_options(argc, argv);
   if (!o.serve.empty()) return serve(argv[0], o.serve);
   if (o.exit_at_once) return 3;

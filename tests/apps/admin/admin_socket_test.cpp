@@ -73,8 +73,9 @@ TEST(AdminSocket, ATakenNameIsAnErrorOfTheStart) {
 }
 
 TEST(AdminSocket, AClientThatSaysNothingOrLeavesDelaysTheNextOneOnly) {
-  const admin_socket server(admin_name(getpid()),
-                            [](const std::string&, const admin_socket::tell_fn&) { return admin_socket::outcome{true, "done"}; });
+  const admin_socket server(admin_name(getpid()), [](const std::string&, const admin_socket::tell_fn&) {
+    return admin_socket::outcome{true, "done"};
+  });
   const auto silent = keeper::connect_to(admin_name(getpid()), 0ms, 0ms);
   { const auto leaves = keeper::connect_to(admin_name(getpid()), 0ms, 0ms); }
   const auto began = std::chrono::steady_clock::now();
@@ -89,7 +90,7 @@ TEST(AdminSocket, TheEndOfTheServerIsTheEndOfAWait) {
   const auto waiting = keeper::connect_to(admin_name(getpid()), 0ms, 0ms);
   server.reset();
   char byte = 0;
-  EXPECT_EQ(::recv(waiting.get(), &byte, 1, 0), 0);
+  EXPECT_LE(::recv(waiting.get(), &byte, 1, 0), 0) << "closed, or reset";
 }
 
 } // namespace
