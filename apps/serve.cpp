@@ -15,6 +15,7 @@
 #include "apps/engine.hpp"
 #include "apps/late_handler.hpp"
 #include "apps/tracing.hpp"
+#include "apps/upgrade.hpp"
 #include "transport/http/server.hpp"
 
 namespace troupe::apps {
@@ -100,6 +101,7 @@ void keep_files_free(http::server_limits& limits) {
 }
 
 int serve(serve_options& o) {
+  const std::string program = program_path();
   const shutdown_signals signals;
   keep_files_free(o.http.limits);
   read_api_keys(o);
@@ -127,6 +129,7 @@ int serve(serve_options& o) {
   handler.set(*engine);
   spdlog::info("ready: {} (context {})", engine->model().names.front(), engine->model().max_model_len);
 
+  const auto upgrades = listen_for_upgrades(*engine, program);
   const int code = supervise(o, signals, server, *engine);
   server.stop();
   engine->stop();
