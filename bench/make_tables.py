@@ -217,11 +217,40 @@ def median_kill(pair, step):
     return r["median_seconds"] if r else None
 
 
+SMALL_SUMS = range(8 << 10, (64 << 10) + 1)  # bytes
+
+
+def sums_of(pair):
+    r = of_pair(pair, "ceilings", "ceilings")
+    return r["all_reduce"]["sizes"] if r and "all_reduce" in r else []
+
+
+def slowest_small_sum(pair):
+    """The fused sum with its norm over NCCL's with a norm behind it: the largest ratio of the small sizes."""
+    ratios = [s["own_and_norm_seconds"] / s["nccl_and_norm_seconds"] for s in sums_of(pair) if s["bytes"] in SMALL_SUMS and "own_and_norm_seconds" in s]
+    return max(ratios, default=None)
+
+
+def pair_sums(pair):
+    sizes = sums_of(pair)
+    if not sizes:
+        return NOT_YET
+
+    def us(s, key):
+        return f"{s[key] * 1e6:.2f}" if key in s else "-"
+
+    rows = [(f"{s['bytes'] >> 10}", us(s, "nccl_seconds"), us(s, "nccl_and_norm_seconds"), us(s, "own_seconds"), us(s, "own_and_norm_seconds"),
+             times(ratio(s.get("own_and_norm_seconds"), s["nccl_and_norm_seconds"]))) for s in sizes]
+    head = ("KiB of bf16", "NCCL, us", "NCCL, then norm", "own", "own with norm", "own over NCCL, with norm")
+    return table(head, rows) + "\n" + origin("pair/ceilings.json", of_pair(pair, "ceilings", "ceilings"))
+
+
 def pair_speed(pair):
     """The goals of two GPUs beside what was measured."""
     rows = [
         ("8B, batch 1, step of two GPUs over that of one", times(ratio(decode_of(pair, "8b-tp2", 1), decode_of(pair, "8b-tp1", 1))), "0.65 x", "0.56 x"),
         ("70B, batch 1, step of two GPUs over its floor", times(ratio(decode_of(pair, "70b-tp2", 1), huge_floor_ms(pair))), "1.20 x", "1.08 x"),
+        ("sum with residual and norm, 8 to 64 KiB, own over NCCL and a kernel, at most", times(slowest_small_sum(pair)), "0.60 x", "0.40 x"),
         ("8B, prompt of 8192, speed-up of two GPUs over one", times(ratio(prefill_of(pair, "8b-tp1", 8192), prefill_of(pair, "8b-tp2", 8192))), "1.60 x", "1.85 x"),
         ("8B, throughput of two replicas over one", times(ratio(output_rate(pair, "throughput-dp2"), output_rate(pair, "throughput-dp1"))), "1.90 x", "1.98 x"),
         ("70B, a worker killed under load, weights kept: to the next token", seconds(median_kill(pair, "kills-kept")), "5 s", "1.5 s"),
@@ -276,7 +305,7 @@ def pair_kills(pair):
 
 
 TABLES = {"speed": speed, "ceilings": ceilings, "latency": latency, "throughput": throughput, "ablation": ablation}
-PAIR_TABLES = {"pair-speed": pair_speed, "pair-decode": pair_decode, "pair-replicas": pair_replicas, "pair-kills": pair_kills}
+PAIR_TABLES = {"pair-speed": pair_speed, "pair-decode": pair_decode, "pair-sums": pair_sums, "pair-replicas": pair_replicas, "pair-kills": pair_kills}
 
 
 def fill(page, results, pair):

@@ -61,7 +61,7 @@ kills() { # NAME SECONDS KILLS FLAGS..
 run_all() {
   if [ "$device" = cuda ]; then
     command -v nvidia-smi > /dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.draw --format=csv
-    bench ceilings 40 ceilings
+    bench ceilings 40 ceilings --tp 2
   fi
   latency 8b-tp1 90 "$big" 1 "$batches" "$prompt"
   latency 8b-tp2 90 "$big" 2 "$batches" "$prompt"

@@ -27,6 +27,8 @@ between
 <!-- end -->
 <!-- results: pair-decode -->
 <!-- end -->
+<!-- results: pair-sums -->
+<!-- end -->
 <!-- results: pair-replicas -->
 <!-- end -->
 <!-- results: pair-kills -->
@@ -74,8 +76,13 @@ def pair_results():
         return {**HEAD, "kind": "kills", "seconds": [1.0, median, 3.0], "median_seconds": median, "longest_seconds": 3.0, "requests_lost": 0,
                 "ready_seconds": 7.25}
 
+    sizes = [{"bytes": 4096, "nccl_seconds": 1e-6, "nccl_and_norm_seconds": 1e-6, "own_seconds": 1e-6, "own_and_norm_seconds": 1e-6},
+             {"bytes": 8192, "nccl_seconds": 6e-6, "nccl_and_norm_seconds": 8e-6, "own_seconds": 2e-6, "own_and_norm_seconds": 2.8e-6},
+             {"bytes": 65536, "nccl_seconds": 7e-6, "nccl_and_norm_seconds": 10e-6, "own_seconds": 3e-6, "own_and_norm_seconds": 3.9e-6},
+             {"bytes": 1 << 22, "nccl_seconds": 45e-6, "nccl_and_norm_seconds": 55e-6}]
+    sums = {**HEAD, "kind": "ceilings", "all_reduce": {"gpus": 2, "sizes": sizes}}
     both = {"read_bytes_per_second": 10e12}
-    return {"8b-tp1.json": latency("llama-3.1-8b", 4.0, 200.0, both), "8b-tp2.json": latency("llama-3.1-8b", 2.5, 125.0, both),
+    return {"ceilings.json": sums, "8b-tp1.json": latency("llama-3.1-8b", 4.0, 200.0, both), "8b-tp2.json": latency("llama-3.1-8b", 2.5, 125.0, both),
             "70b-tp2.json": latency("llama-3.1-70b", 17.2608, 900.0, both), "throughput-dp1.json": throughput(10000.0),
             "throughput-dp2.json": throughput(19500.0), "kills-kept.json": kills(1.25), "kills-cold.json": kills(2.75)}
 
@@ -83,6 +90,8 @@ def pair_results():
 def check_pair(text):
     assert row(text, "8B, batch 1, step of two GPUs over that of one")[1] == "0.625 x"
     assert row(text, "70B, batch 1, step of two GPUs over its floor")[1] == "1.200 x"  # 14 ms of reading, 160 sums of 2.4 us
+    assert row(text, "sum with residual and norm, 8 to 64 KiB, own over NCCL and a kernel, at most")[1] == "0.390 x"
+    assert row(text, "4096")[1:] == ["45.00", "55.00", "-", "-", "-"]
     assert row(text, "8B, prompt of 8192, speed-up of two GPUs over one")[1] == "1.600 x"
     assert row(text, "8B, throughput of two replicas over one")[1] == "1.950 x"
     assert row(text, "70B, a worker killed under load, weights kept: to the next token")[1] == "1.25 s"
@@ -111,7 +120,7 @@ def main():
             return subprocess.run(command, capture_output=True, text=True, check=False)
 
         assert make().returncode == 0
-        assert page.read_text().count("Not measured yet.") == 9
+        assert page.read_text().count("Not measured yet.") == 10
         for file, result in results().items():
             (folder / "results" / file).write_text(json.dumps(result))
         (folder / "results/pair").mkdir()
