@@ -285,13 +285,14 @@ def pair_decode(pair):
 
 
 def pair_replicas(pair):
-    found = [(replicas, of_pair(pair, "throughput", f"throughput-dp{replicas}")) for replicas in (1, 2)]
-    rows = [(str(replicas), str(r["workload"]["requests"]), f"{r['throughput']['output_tokens_per_second']:.0f}",
-             f"{r['latency_ms']['itl']['median']:.2f} ms", f"{r['latency_ms']['itl']['p99']:.2f} ms", percent(r["idle_share"], 2)) for replicas, r in found if r]
+    steps = (("one GPU", "throughput-dp1"), ("two replicas", "throughput-dp2"), ("two stages", "throughput-pp2"))
+    found = [(name, step, of_pair(pair, "throughput", step)) for name, step in steps]
+    rows = [(name, str(r["workload"]["requests"]), f"{r['throughput']['output_tokens_per_second']:.0f}", times(ratio(output_rate(pair, step), output_rate(pair, "throughput-dp1"))),
+             f"{r['latency_ms']['itl']['median']:.2f} ms", f"{r['latency_ms']['itl']['p99']:.2f} ms") for name, step, r in found if r]
     if not rows:
         return NOT_YET
-    head = ("replicas", "requests, all at once", "output tokens/s", "inter-token latency, median", "p99", "devices idle between decode steps")
-    return table(head, rows) + "\n" + "\n".join(origin(f"pair/throughput-dp{replicas}.json", r) for replicas, r in found if r)
+    head = ("8B on", "requests, all at once", "output tokens/s", "of one GPU", "inter-token latency, median", "p99")
+    return table(head, rows) + "\n" + "\n".join(origin(f"pair/{step}.json", r) for _, step, r in found if r)
 
 
 def pair_kills(pair):

@@ -3,7 +3,7 @@
 # usage: pair_results.sh TROUPE FOLDER [STEP..]
 #   TROUPE   the program (its libraries must be found, see LD_LIBRARY_PATH)
 #   FOLDER   where NAME.json of each step and log.txt go
-#   STEP..   only these: ceilings 8b-tp1 8b-tp2 70b-tp2 throughput-dp1 throughput-dp2 kills-kept kills-cold
+#   STEP..   only these: ceilings 8b-tp1 8b-tp2 70b-tp2 throughput-dp1 throughput-dp2 throughput-pp2 kills-kept kills-cold
 # With TINY=1 the same runs with a tiny model and short loads, for a machine without GPUs (DEVICE=cpu).
 # A step that fails or runs out of time is reported, and the others run all the same; the exit code is then 1.
 set -uo pipefail
@@ -11,7 +11,7 @@ troupe=$(realpath "${1:?usage: pair_results.sh TROUPE FOLDER [STEP..]}")
 folder=$(mkdir -p "${2:?usage: pair_results.sh TROUPE FOLDER [STEP..]}" && realpath "$2") || exit 2
 shift 2
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(ceilings 8b-tp1 8b-tp2 70b-tp2 throughput-dp1 throughput-dp2 kills-kept kills-cold)
+[ ${#steps[@]} -gt 0 ] || steps=(ceilings 8b-tp1 8b-tp2 70b-tp2 throughput-dp1 throughput-dp2 throughput-pp2 kills-kept kills-cold)
 cd "$(dirname "$0")" || exit 2 # commands in the results name the configs from here
 
 device=${DEVICE:-cuda}
@@ -49,9 +49,9 @@ bench() { # NAME SECONDS KIND ARGUMENTS..
 latency() { # NAME SECONDS MODEL RANKS BATCHES PROMPT
   bench "$1" "$2" latency "$3" "${dummy[@]}" --tp "$4" --batch-size "$5" --context "$context" --steps "$decode_steps" --prompt-len "$6"
 }
-throughput() { # NAME SECONDS REPLICAS: as many requests for each
-  bench "$1" "$2" throughput "$big" "${dummy[@]}" --dp "$3" --num-prompts $(($3 * requests)) --request-rate inf --input-len "$input" \
-    --output-len "$output" --max-num-seqs "$seqs" --max-num-batched-tokens "$step_tokens" --max-model-len "$length"
+throughput() { # NAME SECONDS REPLICAS STAGES: as many requests for each GPU
+  bench "$1" "$2" throughput "$big" "${dummy[@]}" --dp "$3" --pp "$4" --num-prompts $(($3 * $4 * requests)) --request-rate inf \
+    --input-len "$input" --output-len "$output" --max-num-seqs $(($4 * seqs)) --max-num-batched-tokens "$step_tokens" --max-model-len "$length"
 }
 kills() { # NAME SECONDS KILLS FLAGS..
   step "$1" "$2" ./kill_worker.py "$troupe" "$huge" --json "$folder/$1.json" --kills "$3" --streams "$streams" --tokens "$tokens" -- \
@@ -66,8 +66,9 @@ run_all() {
   latency 8b-tp1 90 "$big" 1 "$batches" "$prompt"
   latency 8b-tp2 90 "$big" 2 "$batches" "$prompt"
   latency 70b-tp2 90 "$huge" 2 "$huge_batches" "$prompt"
-  throughput throughput-dp1 60 1
-  throughput throughput-dp2 60 2
+  throughput throughput-dp1 60 1 1
+  throughput throughput-dp2 60 2 1
+  throughput throughput-pp2 60 1 2
   kills kills-kept 120 "$kills" "${kept[@]}"
   kills kills-cold 90 "$cold_kills" --no-keep-weights "${isolated[@]}"
   echo "== all: $SECONDS s; results:" && (cd "$folder" && ls -l)

@@ -12,7 +12,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LATENCY = {"8b-tp1": 1, "8b-tp2": 2, "70b-tp2": 2}
-STEPS = (*LATENCY, "throughput-dp1", "throughput-dp2", "kills-kept", "kills-cold")
+STEPS = (*LATENCY, "throughput-dp1", "throughput-dp2", "throughput-pp2", "kills-kept", "kills-cold")
 
 
 def check_figures(results):
@@ -21,10 +21,10 @@ def check_figures(results):
         assert r["parallel"] == {"tp": ranks, "pp": 1, "dp": 1}, r["parallel"]
         assert [d["batch"] for d in r["decode"]] == [1, 4] and all(d["median_ms"] > 0 for d in r["decode"])
         assert r["prefill"][0]["prompt_tokens"] == 96 and r["prefill"][0]["first_token_median_ms"] > 0
-    for replicas in (1, 2):
-        r = results[f"throughput-dp{replicas}"]
-        assert r["parallel"]["dp"] == replicas
-        assert r["requests"]["completed"] == 8 * replicas and r["requests"]["failed"] == 0, r["requests"]
+    for step, replicas, stages in (("throughput-dp1", 1, 1), ("throughput-dp2", 2, 1), ("throughput-pp2", 1, 2)):
+        r = results[step]
+        assert r["parallel"] == {"tp": 1, "pp": stages, "dp": replicas}
+        assert r["requests"]["completed"] == 8 * replicas * stages and r["requests"]["failed"] == 0, r["requests"]
     for step, kills, mapped in (("kills-kept", 2, 4), ("kills-cold", 1, 0)):
         r = results[step]
         assert r["requests_lost"] == 0 and len(r["seconds"]) == kills, r

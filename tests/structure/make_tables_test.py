@@ -84,7 +84,7 @@ def pair_results():
     both = {"read_bytes_per_second": 10e12}
     return {"ceilings.json": sums, "8b-tp1.json": latency("llama-3.1-8b", 4.0, 200.0, both), "8b-tp2.json": latency("llama-3.1-8b", 2.5, 125.0, both),
             "70b-tp2.json": latency("llama-3.1-70b", 17.2608, 900.0, both), "throughput-dp1.json": throughput(10000.0),
-            "throughput-dp2.json": throughput(19500.0), "kills-kept.json": kills(1.25), "kills-cold.json": kills(2.75)}
+            "throughput-dp2.json": throughput(19500.0), "throughput-pp2.json": throughput(17000.0), "kills-kept.json": kills(1.25), "kills-cold.json": kills(2.75)}
 
 
 def check_pair(text):
@@ -98,6 +98,7 @@ def check_pair(text):
     assert row(text, "the same, nothing kept")[1] == "2.75 s"
     steps = [line for line in text.splitlines() if line.startswith("| step, batch 1 |")]
     assert [line.split("|")[2:6] for line in steps] == [[" 4.000 ", " 2.500 ", " 3.500 ", " 0.625 x "], [" - ", " 17.261 ", " 18.261 ", " - "]], steps
+    assert row(text, "two stages")[2:4] == ["17000", "1.700 x"]
     assert row(text, "made anew")[1:] == ["3", "2.75 s", "3.00 s", "0", "7.25 s"]
 
 
