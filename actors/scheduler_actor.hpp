@@ -31,6 +31,7 @@ struct scheduler_actor_state {
     std::uint64_t first_answer_ns = 0; // 0: none yet
     std::uint64_t first_took_ns = 0;   // the rank that answered first
     telemetry::step_record traced;     // filled while something is traced
+    std::vector<std::uint64_t> first_of_stage_ns; // as first_answer_ns, by stage
   };
   struct rank_state {
     device_actor device;

@@ -53,7 +53,9 @@ void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::s
 }
 
 void gpu_model::end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part) {
-  if (tensor_ != nullptr && batch.part_count > 1) on.wait_for(summed_[part]);
+  if (tensor_ == nullptr || batch.part_count == 1) return;
+  mark(on, kernel_group::collectives); // as far as nothing hides them
+  on.wait_for(summed_[part]);
 }
 
 // Where the logits of this GPU's ids go: [rows][places], in a group at their place among all ranks'.

@@ -10,8 +10,8 @@
 namespace troupe::telemetry {
 namespace {
 
-constexpr std::array<const char*, 9> kGroupNames = {"gathering",  "layers", "attention input", "attention", "attention output", "MLP input",
-                                                    "MLP output", "head",   "sampling"};
+constexpr std::array<const char*, 10> kGroupNames = {"gathering", "layers",     "attention input", "attention", "attention output",
+                                                     "MLP input", "MLP output", "collectives",     "head",      "sampling"};
 
 struct stages {
   time_span prepare, compute, deliver;
@@ -57,13 +57,13 @@ void count_items(const step_plan& plan, step_record& into) {
   }
 }
 
-timeline::timeline(std::int32_t replicas) : gaps_(static_cast<std::size_t>(std::max(1, replicas))) {}
+timeline::timeline(group_shape shape) : gaps_(static_cast<std::size_t>(std::max(1, shape.replicas))) {}
 
-timeline::timeline(const std::filesystem::path& trace, std::int32_t replicas)
+timeline::timeline(const std::filesystem::path& trace, group_shape shape)
     : path_(trace.string()),
-      gaps_(static_cast<std::size_t>(std::max(1, replicas))),
+      gaps_(static_cast<std::size_t>(std::max(1, shape.replicas))),
       file_(std::make_unique<trace_file>(
-          trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, replicas)) {}
+          trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, shape)) {}
 
 void timeline::step(const step_record& record, const stage_times& times) noexcept {
   quietly([&] {
@@ -84,11 +84,19 @@ void timeline::step(const step_record& record, const stage_times& times) noexcep
   });
 }
 
-void timeline::rank_late(const step_record& record, std::int32_t rank, std::uint64_t first_ns, std::uint64_t now_ns) noexcept {
+void timeline::rank_step(const step_record& record, std::int32_t rank, const rank_times& times, std::uint64_t now_ns) noexcept {
   if (file_ == nullptr) return;
   quietly([&] {
-    file_->span({trace_track::ranks, record.replica}, "rank " + std::to_string(rank) + " late", first_ns, now_ns,
-                {{"step", static_cast<std::int64_t>(record.step)}, {"rank", rank}});
+    const auto number = static_cast<std::int64_t>(record.step);
+    const trace_row row{trace_track::rank, record.replica, rank};
+    const std::uint64_t begin = now_ns - std::min(now_ns, times.step_ns);
+    file_->span(row, kind_of(record), begin, now_ns, {{"step", number}, {"late_ns", static_cast<std::int64_t>(times.lag_ns)}});
+    const std::uint64_t moving = begin + times.wait_ns;
+    if (times.wait_ns > 0) file_->span(row, "waiting for peers (sum)", begin, moving);
+    if (times.move_ns > 0) file_->span(row, "in collectives (sum)", moving, moving + times.move_ns);
+    if (times.lag_ns == 0) return;
+    file_->span({trace_track::late, record.replica}, "rank " + std::to_string(rank) + " late", now_ns - times.lag_ns, now_ns,
+                {{"step", number}, {"rank", rank}});
   });
 }
 
