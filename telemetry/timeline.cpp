@@ -34,8 +34,7 @@ const char* kind_of(const step_record& r) {
 // Groups are sums over all layers, so only their lengths mean something; they are drawn one behind the other from the step's start.
 void draw_groups(trace_file& file, std::int32_t replica, const stage_times& times, std::uint64_t begin_ns) {
   for (const group_time& g : times.groups) {
-    const auto index = std::min<std::size_t>(static_cast<std::size_t>(g.group), kGroupNames.size() - 1);
-    file.span({trace_track::groups, replica}, kGroupNames[index], begin_ns, begin_ns + g.ns);
+    file.span({trace_track::groups, replica}, name_of(g.group), begin_ns, begin_ns + g.ns);
     begin_ns += g.ns;
   }
 }
@@ -50,6 +49,8 @@ void quietly(F body) noexcept {
 }
 
 } // namespace
+
+const char* name_of(kernel_group group) { return kGroupNames[std::min<std::size_t>(static_cast<std::size_t>(group), kGroupNames.size() - 1)]; }
 
 void count_items(const step_plan& plan, step_record& into) {
   for (const work_item& item : plan.items) {

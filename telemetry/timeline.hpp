@@ -36,6 +36,9 @@ struct request_moments {
   std::uint64_t first_token_ns = 0;
 };
 
+// "attention input" and the like.
+const char* name_of(kernel_group group);
+
 // Rows and tokens of a plan's items.
 void count_items(const step_plan& plan, step_record& into);
 
