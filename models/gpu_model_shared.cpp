@@ -67,8 +67,10 @@ float* gpu_model::own_logits(std::int32_t rows) const {
 const float* gpu_model::whole_logits(const cuda::stream& on, std::int32_t rows) {
   if (shape_.head_parts == 1) return logits_.as<float>();
   const auto part = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape_.head.places);
+  mark(on, kernel_group::collectives);
   tensor_->all_gather({own_logits(rows), part, dtype::f32},
                       {gathered_.data(), part * static_cast<std::size_t>(shape_.head_parts), dtype::f32}, on.handle());
+  mark(on, kernel_group::head);
   if (rows == 1) return gathered_.as<float>(); // its parts lie side by side
   gpu::join_parts(on.handle(), {gathered_.as<float>(), shape_.head_parts, rows, shape_.head.places, logits_.as<float>(), shape_.overlaps});
   return logits_.as<float>();

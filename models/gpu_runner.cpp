@@ -59,7 +59,7 @@ std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size)
 // stands before and behind.
 std::size_t marks_of_step(const gpu_model& model) {
   return 2 * 7 * static_cast<std::size_t>(model.config().num_layers) +
-         2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
+         4 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
 }
 
 } // namespace
