@@ -160,20 +160,22 @@ def tokens_table(steps):
     return table(("devices", "greedy texts as on one device", "of the text, up to where it parts"), rows)
 
 
-def sections(key, steps):
-    """Headings and tables of one folder."""
-    for size, title in MODELS:
-        yield f"{title}: decode steps", decode_table(steps, size)
-        yield f"{title}: prompts", prefill_table(steps, size)
+def sections(steps, speeds=True):
+    """Headings and tables of one folder. CPU devices that share a few cores have no speeds worth a table, and all one tiny model."""
+    for size, title in MODELS if speeds else MODELS[:1]:
+        title = title if speeds else "The tiny model"
+        if speeds:
+            yield f"{title}: decode steps", decode_table(steps, size)
+            yield f"{title}: prompts", prefill_table(steps, size)
+            yield f"{title}: replicas under load", replicas_table(steps, size)
         yield f"{title}: where a step's time goes", split_table(steps, size)
-        yield f"{title}: replicas under load", replicas_table(steps, size)
     yield "Sums over all GPUs, in a graph", sums_table(steps)
     yield "A worker killed under load", kills_table(steps)
     yield "The same tokens", tokens_table(steps)
 
 
 def of_folder(key, steps):
-    parts = [f"**{title}**\n\n{text}" for title, text in sections(key, steps) if text]
+    parts = [f"**{title}**\n\n{text}" for title, text in sections(steps, key != "cpu") if text]
     commands = "".join(f"- `{name}.json`: `{r['command']}`\n" for name, r in steps.items() if r["kind"] != "predicted")
     some = next(iter(steps.values()))
     head = origin(f"scaling-{key}/", {**some, "command": f"scaling_results.sh TROUPE FOLDER{'' if key == 'cpu' else f' --gpus {key}'}"})

@@ -7,6 +7,7 @@ usage: scaling_benches.py TROUPE
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,13 +52,16 @@ def check_predictions(results):
 
 def check_pages(folder):
     page = folder / "page.md"
-    page.write_text("<!-- results: scaling-cpu -->\n<!-- end -->\n")
+    page.write_text("<!-- results: scaling-cpu -->\n<!-- end -->\n<!-- results: scaling -->\n<!-- end -->\n")
+    shutil.copytree(folder / "scaling-cpu", folder / "scaling-4")  # as if they were of GPUs
     made = subprocess.run([sys.executable, ROOT / "bench/make_tables.py", "--page", page, "--results", folder], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     text = page.read_text()
-    for words in ("| 1 | TP 4 |", "| 96 | TP 2 PP 2 |", "| decode, batch 4 | TP 2 |", "| DP 2 |", "| TP 4 PP 1 | 5 of 5 | 100% |", "| 70b-tp4 | 1 |"):
-        assert words in text, (words, text)
-    (folder / "scaling-cpu").rename(folder / "scaling-4")  # as if they were of GPUs
+    cpus, gpus = text.split("<!-- end -->")[:2]
+    for words in ("| decode, batch 4 | TP 2 |", "| TP 4 PP 1 | 5 of 5 | 100% |", "| 70b-tp4 | 1 |"):
+        assert words in cpus and words.replace("| decode, batch 4 | TP 2 |", "") in gpus, (words, text)
+    for words in ("| 1 | TP 4 |", "| 96 | TP 2 PP 2 |", "| DP 2 |"):
+        assert words in gpus and words not in cpus, (words, text)
     drawn = subprocess.run([sys.executable, ROOT / "bench/scaling_plot.py", "--results", folder, "--svg", folder / "scaling.svg"], capture_output=True, text=True, check=False)
     assert drawn.returncode == 0, drawn.stderr
     assert "8B, step of 1" in (folder / "scaling.svg").read_text()
