@@ -13,7 +13,7 @@ from scaling_tables import devices, load_scaling, prediction, runs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLOURS = ("#0969da", "#8250df", "#1a7f37", "#cf222e", "#e16f24", "#57606a")
-LEFT, TOP, WIDTH, HEIGHT, GAP = 60, 64, 360, 280, 90
+LEFT, TOP, WIDTH, HEIGHT, GAP = 60, 92, 360, 280, 90
 GRID, INK = "#d8dee4", "#24292f"
 
 
@@ -74,7 +74,7 @@ def panel(left, title, lines, most):
         x, y = (math.log2(max(v, 0.5)) for v in point)
         return left + x / steps * WIDTH, TOP + HEIGHT - min(max(y, -0.5), steps + 0.3) / steps * HEIGHT
 
-    out = text(left, TOP - 40, "start", title, 14)
+    out = text(left, TOP - 68, "start", title, 14)
     for e in range(steps + 1):
         (x, _), (_, y) = at((2**e, 1)), at((1, 2**e))
         out += f"<line x1='{x:.1f}' y1='{TOP}' x2='{x:.1f}' y2='{TOP + HEIGHT}' stroke='{GRID}'/>\n<line x1='{left}' y1='{y:.1f}' x2='{left + WIDTH}' y2='{y:.1f}' stroke='{GRID}'/>\n"
@@ -87,7 +87,7 @@ def panel(left, title, lines, most):
         if len(measured) > 1:
             out += path([at(p) for p in measured], colour)
         out += "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{colour}'/>\n" for x, y in map(at, measured))
-        x, y = left + WIDTH / 2 * (i % 2), TOP - 22 + 16 * (i // 2)
+        x, y = left + WIDTH / 2 * (i % 2), TOP - 48 + 16 * (i // 2)
         out += f"<circle cx='{x + 4:.1f}' cy='{y - 4:.1f}' r='3.5' fill='{colour}'/>\n" + text(x + 14, y, "start", name, 11)
     return out + text(left + WIDTH / 2, TOP + HEIGHT + 38, "middle", "devices; dashed: ideal, dotted: simulated")
 
