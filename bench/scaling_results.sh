@@ -97,24 +97,24 @@ ceilings() { # or on a CPU what a step costs, for the simulator
   fi
   local group=(--tp "$gpus")
   [ "$gpus" = 1 ] && group=()
-  step ceilings 35 "$troupe" bench ceilings "${group[@]}" --json "$folder/ceilings.json"
+  step ceilings 15 "$troupe" bench ceilings "${group[@]}" --json "$folder/ceilings.json"
 }
 
 # The ends of the scale come before what lies between. What needs more GPUs than there are is for another machine.
 run_all() {
   case $gpus in
-    1) ceilings; big_tp 1 25; split 8b-tp1 25 "$big" 1; replicas 1 40 ;;
+    1) ceilings; big_tp 1 18; split 8b-tp1 18 "$big" 1; replicas 1 30 ;;
     2)
-      ceilings; big_tp 1 25; big_tp 2 25; huge_tp 2 60; split 8b-tp2 25 "$big" 2; split 70b-tp2 55 "$huge" 2
-      replicas 1 40; replicas 2 45; kill_one 2 70; same_tokens 30 2x1,1x2; latency 8b-pp2 30 "$big" 1 2 "$decode_steps" ;;
+      ceilings; big_tp 1 18; big_tp 2 15; huge_tp 2 40; split 8b-tp2 15 "$big" 2; split 70b-tp2 35 "$huge" 2
+      replicas 1 30; replicas 2 32; kill_one 2 40; same_tokens 25 2x1,1x2; latency 8b-pp2 20 "$big" 1 2 "$decode_steps" ;;
     4)
-      ceilings; huge_tp 4 45; big_tp 4 25; split 70b-tp4 40 "$huge" 4; replicas 4 50; kill_one 4 60; big_tp 1 25; huge_tp 2 60
-      replicas 1 40; huge_replicas 2 2 60; latency 70b-tp2-pp2 60 "$huge" 2 2 "$decode_steps"; big_tp 2 25; replicas 2 45
-      split 8b-tp4 25 "$big" 4; same_tokens 45 2x1,4x1,1x2,2x2 ;;
+      ceilings; huge_tp 4 30; big_tp 4 15; split 70b-tp4 28 "$huge" 4; replicas 4 35; kill_one 4 40; big_tp 1 18; huge_tp 2 40
+      replicas 1 30; huge_replicas 2 2 45; latency 70b-tp2-pp2 40 "$huge" 2 2 "$decode_steps"; big_tp 2 15; replicas 2 32
+      split 8b-tp4 15 "$big" 4; same_tokens 35 2x1,4x1,1x2,2x2 ;;
     8)
-      ceilings; huge_tp 8 40; big_tp 8 25; split 70b-tp8 35 "$huge" 8; replicas 8 60; huge_tp 4 45; kill_one 4 60; big_tp 1 25
-      replicas 1 40; huge_replicas 2 4 70; latency 70b-tp4-pp2 50 "$huge" 4 2 "$decode_steps"; replicas 4 50; big_tp 4 25; huge_tp 2 60
-      replicas 2 45; big_tp 2 25; split 8b-tp8 25 "$big" 8; same_tokens 45 2x1,4x1,1x2,2x2 ;;
+      ceilings; huge_tp 8 30; big_tp 8 15; split 70b-tp8 28 "$huge" 8; replicas 8 40; huge_tp 4 30; kill_one 4 40; big_tp 1 18
+      replicas 1 30; huge_replicas 2 4 50; latency 70b-tp4-pp2 35 "$huge" 4 2 "$decode_steps"; replicas 4 35; big_tp 4 15; huge_tp 2 40
+      replicas 2 32; big_tp 2 15; split 8b-tp8 15 "$big" 8; same_tokens 35 2x1,4x1,1x2,2x2 ;;
   esac
   for name in "${wanted[@]}"; do
     [[ " ${known[*]} " == *" $name "* ]] || { echo "!! no step is named $name; there are ${known[*]}" && failed+=("$name"); }

@@ -120,12 +120,11 @@ def sums_table(steps):
     if not r.get("all_reduce"):
         return ""
     rows = []
-    for point in r["all_reduce"]:
-        us = {way: point.get(f"{way}_seconds") for way in ("nccl", "fused")}
-        best = min(x for x in us.values() if x)
-        rows.append((f"{point['bytes'] / 1024:.0f} KiB", *(number(x and x * 1e6) for x in us.values()),
-                     "-" if None in us.values() else f"{us['fused'] / us['nccl']:.2f} x", f"{point['bytes'] / best * 1e-9:.1f}"))
-    return table(("sum of", "NCCL, us", "fused, us", "fused over NCCL", "GB/s of the quicker"), rows)
+    for point in r["all_reduce"]["sizes"]:
+        nccl, own, nccl_norm, own_norm = (point.get(f"{way}_seconds") for way in ("nccl", "own", "nccl_and_norm", "own_and_norm"))
+        rows.append((f"{point['bytes'] / 1024:.0f} KiB", *(number(x and x * 1e6) for x in (nccl, own, nccl_norm, own_norm)),
+                     f"{own_norm / nccl_norm:.2f} x" if own_norm and nccl_norm else "-", f"{point['bytes'] / min(nccl, own or nccl) * 1e-9:.1f}"))
+    return table(("sum of", "NCCL, us", "fused, us", "NCCL, then a norm", "fused with the norm", "over NCCL's", "GB/s of the quicker"), rows)
 
 
 def replicas_table(steps, size):

@@ -36,18 +36,18 @@ std::optional<double> positive(const value& object, const std::string& name) {
 // Of the ways that were measured for a size, the quickest.
 std::optional<double> quickest(const value& sum) {
   std::optional<double> best;
-  for (const char* way : {"nccl_seconds", "fused_seconds"}) {
+  for (const char* way : {"nccl_seconds", "own_seconds"}) {
     if (const auto seconds = positive(sum, way)) best = std::min(best.value_or(*seconds), *seconds);
   }
   return best;
 }
 
 std::vector<point> sums(const value& list) {
-  if (!list.is_array()) throw bad_member{"all_reduce must be an array"};
+  if (!list.is_array()) throw bad_member{"all_reduce: sizes must be an array"};
   std::vector<point> points;
   for (const value& sum : list.as_array()) {
     const auto bytes = positive(sum, "bytes"), seconds = quickest(sum);
-    if (!bytes || !seconds) throw bad_member{"all_reduce: bytes and nccl_seconds or fused_seconds are wanted"};
+    if (!bytes || !seconds) throw bad_member{"all_reduce: bytes and nccl_seconds or own_seconds are wanted"};
     if (!points.empty() && *bytes <= points.back().first) throw bad_member{"all_reduce: bytes must ascend"};
     points.emplace_back(*bytes, *seconds);
   }
@@ -63,10 +63,12 @@ gpu_rates read(const value& root) {
   rates.flops_per_second = positive(*ceilings, "matmul_flops_per_second").value_or(rates.flops_per_second);
   const value* const group = root.find("all_reduce");
   if (group == nullptr) return rates;
-  const auto gpus = positive(root, "gpus");
-  if (!gpus || *gpus < 2 || *gpus > 1024) throw bad_member{"gpus must be a number from 2 to 1024 beside all_reduce"};
+  const auto gpus = positive(*group, "gpus");
+  if (!gpus || *gpus < 2 || *gpus > 1024) throw bad_member{"all_reduce: gpus must be a number from 2 to 1024"};
+  const value* const sizes = group->find("sizes");
+  if (sizes == nullptr) throw bad_member{"all_reduce: sizes is missing"};
   rates.all_reduce_gpus = static_cast<std::int32_t>(*gpus);
-  rates.all_reduce = sums(*group);
+  rates.all_reduce = sums(*sizes);
   return rates;
 }
 

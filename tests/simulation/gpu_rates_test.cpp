@@ -30,8 +30,8 @@ TEST(GpuRates, SumsOfMoreTakeLongerButNeverLongerThanTwoTripsOfASlice) {
 }
 
 TEST(GpuRates, AreReadFromTheResultOfABench) {
-  const auto rates = parse_gpu_rates(R"({"kind":"ceilings","ceilings":{"read_bytes_per_second":4e12,"matmul_flops_per_second":7e14},"gpus":4,
-    "all_reduce":[{"bytes":8192,"nccl_seconds":9e-6,"fused_seconds":3e-6},{"bytes":65536,"nccl_seconds":8e-6,"fused_seconds":null}]})");
+  const auto rates = parse_gpu_rates(R"({"kind":"ceilings","ceilings":{"read_bytes_per_second":4e12,"matmul_flops_per_second":7e14},"all_reduce":{"gpus":4,
+    "sizes":[{"bytes":8192,"nccl_seconds":9e-6,"own_seconds":3e-6},{"bytes":65536,"nccl_seconds":8e-6,"own_seconds":null}]}})");
   ASSERT_TRUE(rates) << rates.failure().message;
   EXPECT_EQ(rates->read_bytes_per_second, 4e12);
   EXPECT_EQ(rates->flops_per_second, 7e14);
@@ -50,11 +50,12 @@ TEST(GpuRates, NameTheMemberAtFault) {
       {R"({"kind":"latency"})", "ceilings"},
       {R"({"ceilings":{"read_bytes_per_second":0}})", "read_bytes_per_second"},
       {R"({"ceilings":{"matmul_flops_per_second":"fast"}})", "matmul_flops_per_second"},
-      {R"({"ceilings":{},"all_reduce":[{"bytes":8,"nccl_seconds":1}]})", "gpus"},
-      {R"({"ceilings":{},"gpus":1,"all_reduce":[{"bytes":8,"nccl_seconds":1}]})", "gpus"},
-      {R"({"ceilings":{},"gpus":2,"all_reduce":[]})", "all_reduce"},
-      {R"({"ceilings":{},"gpus":2,"all_reduce":[{"bytes":8}]})", "all_reduce"},
-      {R"({"ceilings":{},"gpus":2,"all_reduce":[{"bytes":8,"nccl_seconds":1},{"bytes":8,"nccl_seconds":1}]})", "ascend"},
+      {R"({"ceilings":{},"all_reduce":{"sizes":[{"bytes":8,"nccl_seconds":1}]}})", "gpus"},
+      {R"({"ceilings":{},"all_reduce":{"gpus":1,"sizes":[{"bytes":8,"nccl_seconds":1}]}})", "gpus"},
+      {R"({"ceilings":{},"all_reduce":{"gpus":2}})", "sizes"},
+      {R"({"ceilings":{},"all_reduce":{"gpus":2,"sizes":[]}})", "all_reduce"},
+      {R"({"ceilings":{},"all_reduce":{"gpus":2,"sizes":[{"bytes":8}]}})", "all_reduce"},
+      {R"({"ceilings":{},"all_reduce":{"gpus":2,"sizes":[{"bytes":8,"nccl_seconds":1},{"bytes":8,"nccl_seconds":1}]}})", "ascend"},
   };
   for (const auto& [text, named] : cases) {
     const auto rates = parse_gpu_rates(text);

@@ -43,7 +43,9 @@ def gpu_results():
             "8b-dp1": serving(1, 10000.0, 24.0), "8b-dp4": serving(4, 36000.0, 100.0),
             "kill-70b-tp4": {**HEAD, "kind": "kills", "seconds": [1.0, 1.25, 2.0], "median_seconds": 1.25, "longest_seconds": 2.0, "requests_lost": 0},
             "tokens": {**HEAD, "kind": "tokens", "layouts": [{"tp": 2, "pp": 1, "texts_equal": 4, "texts": 5, "characters_equal": 90, "characters": 100}]},
-            "ceilings": {**HEAD, "kind": "ceilings", "gpus": 4, "all_reduce": [{"bytes": 8192, "nccl_seconds": 8e-6, "fused_seconds": 3e-6}]},
+            "ceilings": {**HEAD, "kind": "ceilings", "all_reduce": {"gpus": 4, "sizes": [
+                {"bytes": 8192, "nccl_seconds": 8e-6, "own_seconds": 3e-6, "nccl_and_norm_seconds": 10e-6, "own_and_norm_seconds": 4e-6},
+                {"bytes": 1 << 23, "nccl_seconds": 40e-6, "own_seconds": None, "nccl_and_norm_seconds": 50e-6, "own_and_norm_seconds": None}]}},
             "predicted": {**HEAD, "kind": "predicted", "steps": steps}}
 
 
@@ -63,7 +65,8 @@ def check_page(text):
     assert row(text, "decode, batch 8", "TP 4")[2:] == ["4.000", "3.200 (80%)", "0.400 (10%)", "0.400 (10%)"], row(text, "decode, batch 8", "TP 4")
     assert row(text, "DP 4")[1:6] == ["36000", "3.60 x", "90%", "44000", "+22%"]
     assert row(text, "DP 4")[7:] == ["100.0", "40 / 90", "7.0 / 14.0", "90.0", "-10%"]
-    assert row(text, "8 KiB")[1:4] == ["8.00", "3.00", "0.38 x"]
+    assert row(text, "8 KiB")[1:] == ["8.00", "3.00", "10.00", "4.00", "0.40 x", "2.7"]
+    assert row(text, "8192 KiB")[1:] == ["40.00", "-", "50.00", "-", "-", "209.7"]
     assert row(text, "70b-tp4", "3")[2:] == ["1.25", "2.00", "0"]
     assert row(text, "TP 2 PP 1")[1:] == ["4 of 5", "90%"]
 
