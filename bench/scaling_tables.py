@@ -1,6 +1,7 @@
 """Tables of docs/performance.md from what bench/scaling_results.sh left: docs/results/scaling-N for N GPUs, scaling-cpu for CPU devices."""
 import json
 import re
+import statistics
 
 from table_text import NOT_YET, number, origin, percent, table
 
@@ -147,8 +148,10 @@ def kills_table(steps):
     rows = []
     for name, r in steps.items():
         if r["kind"] == "kills":
-            rows.append((name.removeprefix("kill-"), str(len(r["seconds"])), number(r["median_seconds"]), number(r["longest_seconds"]), str(r["requests_lost"])))
-    return table(("run", "kills", "next token after: median s", "longest s", "requests lost"), rows) if rows else ""
+            noticed = [s for s in r["noticed_seconds"] if s is not None]
+            rows.append((name.removeprefix("kill-"), str(len(r["seconds"])), number(statistics.median(noticed) if noticed else None, "{:.3f}"),
+                         number(r["median_seconds"]), number(r["longest_seconds"]), str(r["requests_lost"])))
+    return table(("run", "kills", "noticed after: median s", "next token after: median s", "longest s", "requests lost"), rows) if rows else ""
 
 
 def tokens_table(steps):

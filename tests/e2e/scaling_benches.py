@@ -35,7 +35,7 @@ def check_steps(results):
             assert len(r[part]["trace_csv"].splitlines()) == 1 + r[part]["requests"]["completed"]
             assert "requests_per_second" in r[part]["goodput"]
     kills = results["kill-70b-tp4"]
-    assert kills["requests_lost"] == 0 and len(kills["seconds"]) == 1, kills
+    assert kills["requests_lost"] == 0 and len(kills["seconds"]) == 1 and 0 < kills["noticed_seconds"][0] < kills["seconds"][0], kills
     layouts = results["tokens"]["layouts"]
     assert [(row["tp"], row["pp"]) for row in layouts] == [(2, 1), (4, 1), (1, 2), (2, 2)]
     assert all(row["texts_equal"] == row["texts"] == 5 and row["characters"] > 100 for row in layouts), layouts

@@ -41,7 +41,7 @@ def gpu_results():
     return {"8b-tp1": latency("8b", 1, 4.0, 200.0), "8b-tp4": latency("8b", 4, 1.25, 62.5), "70b-tp4": latency("70b", 4, 9.0, 500.0),
             "70b-tp2-pp2": latency("70b", 2, 18.0, 900.0, pp=2), "split-8b-tp4": latency("8b", 4, 5.0, 70.0, split=split_of(1.2), others=[rank_1]),
             "8b-dp1": serving(1, 10000.0, 24.0), "8b-dp4": serving(4, 36000.0, 100.0),
-            "kill-70b-tp4": {**HEAD, "kind": "kills", "seconds": [1.0, 1.25, 2.0], "median_seconds": 1.25, "longest_seconds": 2.0, "requests_lost": 0},
+            "kill-70b-tp4": {**HEAD, "kind": "kills", "seconds": [1.0, 1.25, 2.0], "noticed_seconds": [0.25, 0.125, 0.5], "median_seconds": 1.25, "longest_seconds": 2.0, "requests_lost": 0},
             "tokens": {**HEAD, "kind": "tokens", "layouts": [{"tp": 2, "pp": 1, "texts_equal": 4, "texts": 5, "characters_equal": 90, "characters": 100}]},
             "ceilings": {**HEAD, "kind": "ceilings", "all_reduce": {"gpus": 4, "sizes": [
                 {"bytes": 8192, "nccl_seconds": 8e-6, "own_seconds": 3e-6, "nccl_and_norm_seconds": 10e-6, "own_and_norm_seconds": 4e-6},
@@ -67,7 +67,7 @@ def check_page(text):
     assert row(text, "DP 4")[7:] == ["100.0", "40 / 90", "7.0 / 14.0", "90.0", "-10%"]
     assert row(text, "8 KiB")[1:] == ["8.00", "3.00", "10.00", "4.00", "0.40 x", "2.7"]
     assert row(text, "8192 KiB")[1:] == ["40.00", "-", "50.00", "-", "-", "209.7"]
-    assert row(text, "70b-tp4", "3")[2:] == ["1.25", "2.00", "0"]
+    assert row(text, "70b-tp4", "3")[2:] == ["0.250", "1.25", "2.00", "0"]
     assert row(text, "TP 2 PP 1")[1:] == ["4 of 5", "90%"]
 
 
