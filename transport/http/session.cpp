@@ -1,25 +1,118 @@
 #include "transport/http/session.hpp"
 
+#include <array>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
 #include <chrono>
 #include <utility>
 
 #include "transport/http/exchange.hpp"
 #include "transport/http/http_head.hpp"
-#include "transport/http/http_session.hpp"
 
 namespace troupe::http {
+
 namespace {
 
 namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using clock = std::chrono::steady_clock;
 
+constexpr clock::time_point kNever = clock::time_point::max();
 constexpr std::chrono::seconds kLingerTime{2};
 constexpr std::size_t kLingerBytes = 32U << 20;
-constexpr int kSendBuffer = 256 << 10; // bounds what the kernel holds for a client that does not read
-constexpr int kClientGone = 499;       // for the hooks only: no such status is ever sent
+constexpr std::size_t kRead = 16U << 10; // bytes asked of the socket at once
+constexpr int kSendBuffer = 256 << 10;   // bounds what the kernel holds for a client that does not read
+constexpr int kClientGone = 499;         // for the hooks only: no such status is ever sent
 
-} // namespace
+// Everything below runs on the connection's strand, except the three functions of `session`.
+class http_session final : public session, public std::enable_shared_from_this<http_session> {
+ public:
+  http_session(session_context& context, int native_socket, bool is_v6, bool refuse, std::function<void()> on_closed)
+      : context_(context),
+        socket_(asio::make_strand(context.io), is_v6 ? tcp::v6() : tcp::v4(), native_socket),
+        timer_(socket_.get_executor()),
+        reader_(context.limits),
+        refuse_(refuse),
+        on_closed_(std::move(on_closed)) {}
+  ~http_session() override { leave(); }
+
+  void start() override;
+  void shut_down() override;
+  void abort() override;
+
+ private:
+  enum class phase { idle, header, body, answering, lingering, closed };
+
+  // A completion handler that keeps the session alive and lets nothing escape into the io thread.
+  template <class... Args>
+  auto handler(void (http_session::*then)(Args...)) {
+    return [self = shared_from_this(), then](Args... args) {
+      try {
+        (self.get()->*then)(args...);
+      } catch (const std::exception&) {
+        self->lose_client();
+      }
+    };
+  }
+
+  void begin();
+  void begin_request();
+  void read_more();
+  void on_read(error_code ec, std::size_t bytes);
+  void on_input_end(error_code ec);
+  void advance();
+  bool on_header();
+  void on_request();
+  void open_exchange();
+  void refuse_request(reply refusal);
+  void refuse_broken_request();
+
+  void pump();
+  void write(std::string bytes);
+  void write_next();
+  void on_written(error_code ec, std::size_t bytes);
+
+  void end_exchange();
+  void report(int status);
+  void lose_client();
+  void drop_slow_reader();
+  void linger();
+  void end_now();
+  void close();
+  void leave() noexcept;
+
+  void set_read_deadline(std::chrono::seconds limit);
+  void watch_deadlines();
+  void on_timer(error_code ec);
+  void on_read_timeout();
+
+  session_context& context_;
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  std::array<char, kRead> received_; // where the read under way puts its bytes
+  std::string input_;                // received and not yet parsed
+  request_reader reader_;
+  const bool refuse_;
+  std::function<void()> on_closed_;
+
+  phase phase_ = phase::idle;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool input_ended_ = false;
+  bool stopping_ = false;
+  std::size_t lingered_ = 0;
+  std::uint64_t arrival_ns_ = 0;
+  clock::time_point read_deadline_ = kNever;
+  clock::time_point write_deadline_ = kNever;
+  std::string output_;
+  std::size_t written_ = 0;
+  exchange exchange_;
+};
 
 void http_session::start() { asio::post(socket_.get_executor(), handler(&http_session::begin)); }
 void http_session::shut_down() { asio::post(socket_.get_executor(), handler(&http_session::end_now)); }
@@ -159,6 +252,57 @@ void http_session::refuse_broken_request() {
   refuse_request(std::move(refusal));
 }
 
+// --- writing ---
+
+// Takes what the channel holds, once the bytes before it are written. A client that reads nothing may never let that happen.
+void http_session::pump() {
+  if (phase_ != phase::answering) return;
+  if (writing_) {
+    if (exchange_.channel->has_overflowed()) drop_slow_reader();
+    return;
+  }
+  if (exchange_.answer_written) return end_exchange();
+  auto out = exchange_.channel->take();
+  if (out.overflowed) return drop_slow_reader();
+  std::string bytes;
+  const bool last = stopping_ || context_.routes.is_draining();
+  if (out.whole) {
+    bytes = whole_bytes(exchange_, *out.whole, last);
+  } else if (out.streaming) {
+    bytes = stream_bytes(exchange_, out, last);
+  }
+  if (!bytes.empty()) {
+    write(std::move(bytes));
+  } else if (exchange_.answer_written) {
+    end_exchange();
+  }
+}
+
+void http_session::write(std::string bytes) {
+  output_ = std::move(bytes);
+  written_ = 0;
+  writing_ = true;
+  write_next();
+}
+
+void http_session::write_next() {
+  write_deadline_ = clock::now() + context_.limits.write_timeout;
+  watch_deadlines();
+  socket_.async_write_some(asio::buffer(output_.data() + written_, output_.size() - written_), handler(&http_session::on_written));
+}
+
+void http_session::on_written(error_code ec, std::size_t bytes) {
+  if (phase_ == phase::closed) return;
+  if (ec) return lose_client();
+  written_ += bytes;
+  if (written_ < output_.size()) return write_next();
+  writing_ = false;
+  write_deadline_ = kNever;
+  if (phase_ != phase::answering) return; // 100 Continue
+  exchange_.channel->sent(std::exchange(exchange_.events_in_flight, 0));
+  pump();
+}
+
 // --- ends ---
 
 void http_session::end_exchange() {
@@ -226,6 +370,40 @@ void http_session::leave() noexcept {
   if (std::exchange(exchange_.counted, false)) --context_.active;
   if (auto tell = std::exchange(on_closed_, nullptr)) tell();
 }
+
+// --- deadlines: one timer for both sides; a deadline that moves back costs no call ---
+
+void http_session::set_read_deadline(std::chrono::seconds limit) {
+  read_deadline_ = clock::now() + limit;
+  watch_deadlines();
+}
+
+void http_session::watch_deadlines() {
+  const auto next = std::min(read_deadline_, write_deadline_);
+  if (next == kNever || phase_ == phase::closed) return;
+  if (timer_.expiry() > clock::now() && timer_.expiry() <= next) return; // it fires early enough, and looks again then
+  timer_.expires_at(next);
+  timer_.async_wait(handler(&http_session::on_timer));
+}
+
+void http_session::on_timer(error_code ec) {
+  if (ec || phase_ == phase::closed) return;
+  const auto now = clock::now();
+  if (write_deadline_ <= now) return drop_slow_reader();
+  if (read_deadline_ <= now) return on_read_timeout();
+  watch_deadlines();
+}
+
+void http_session::on_read_timeout() {
+  read_deadline_ = kNever;
+  if (phase_ != phase::header && phase_ != phase::body) return close();
+  if (exchange_.channel == nullptr) open_exchange();
+  reply refusal = error_reply(invalid_request("", "the request did not arrive in time"), 408);
+  refusal.close = true;
+  refuse_request(std::move(refusal));
+}
+
+} // namespace
 
 std::shared_ptr<session> make_session(session_context& context, int native_socket, bool is_v6, bool refuse,
                                       std::function<void()> on_closed) {
