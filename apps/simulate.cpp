@@ -105,8 +105,10 @@ std::string title_of(const options& o, const device_table& table) {
 std::optional<step_shape> parse_step(const std::string& text) {
   double count = 0, context = 0;
   char end = 0;
-  if (std::sscanf(text.c_str(), "decode:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0) return {{count, context, 0, 0}};
-  if (std::sscanf(text.c_str(), "prefill:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0) return {{0, 0, count, context}};
+  if (std::sscanf(text.c_str(), "decode:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0)
+    return {{count, context, 0, 0}};
+  if (std::sscanf(text.c_str(), "prefill:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0)
+    return {{0, 0, count, context}};
   return std::nullopt;
 }
 

@@ -32,7 +32,7 @@ struct pending_step {
   step_number step = 0;
   step_executor::deliver_fn deliver;
   std::optional<step_failure> failure; // nothing was computed
-  std::size_t slot = 0;               // of the downloads
+  std::size_t slot = 0;                // of the downloads
   download_layout layout{0, 0, false};
   std::vector<awaited_item> items;
   std::uint64_t prepare_at_ns = 0;
@@ -210,8 +210,13 @@ class gpu_executor final : public step_executor {
       if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
     }
     computed_before_ = computed_step{pending.slot, begun + compute};
-    stage_times times{pending.prepare_ns,   compute, now_ns() - arrived + copy, pending.prepare_at_ns, begun,
-                      begun + compute,      runner_.kernel_times(pending.slot)};
+    stage_times times{pending.prepare_ns,
+                      compute,
+                      now_ns() - arrived + copy,
+                      pending.prepare_at_ns,
+                      begun,
+                      begun + compute,
+                      runner_.kernel_times(pending.slot)};
     for (const group_time& g : times.groups) {
       if (g.group == kernel_group::collectives) times.collective_move_ns = g.ns; // peers' lateness is in it
     }

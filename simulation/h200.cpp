@@ -9,14 +9,14 @@ namespace troupe::simulation {
 namespace {
 
 // Measured on one H200 and, for transfers, on two (driver 580, CUDA 13.0, NCCL 2.28.9), but for the share.
-constexpr double kAttentionShare = 0.5;        // of the dense rate, assumed
-constexpr double kBoundaryNs = 2500;           // each kernel boundary of a decode step, with programmatic dependent launch
-constexpr double kKernelsPerLayer = 4;         // between boundaries, as in the chain of 129 kernels for 32 layers
-constexpr double kNvlinkBytesPerNs = 394;      // peer copy
-constexpr double kNvlinkHopNs = 3600;          // an eager launch on the next stage
-constexpr double kSocketBytesPerNs = 4;        // NCCL over sockets, without RDMA
-constexpr double kSocketHopNs = 41000;         // 8 KiB
-constexpr double kMemoryBytes = 141e9 * 0.9;   // of it, for weights and KV
+constexpr double kAttentionShare = 0.5;      // of the dense rate, assumed
+constexpr double kBoundaryNs = 2500;         // each kernel boundary of a decode step, with programmatic dependent launch
+constexpr double kKernelsPerLayer = 4;       // between boundaries, as in the chain of 129 kernels for 32 layers
+constexpr double kNvlinkBytesPerNs = 394;    // peer copy
+constexpr double kNvlinkHopNs = 3600;        // an eager launch on the next stage
+constexpr double kSocketBytesPerNs = 4;      // NCCL over sockets, without RDMA
+constexpr double kSocketHopNs = 41000;       // 8 KiB
+constexpr double kMemoryBytes = 141e9 * 0.9; // of it, for weights and KV
 constexpr std::int32_t kBlockSize = 16;
 
 class roofline {

@@ -28,7 +28,8 @@ std::vector<prometheus::Counter*> add_faults(prometheus::Registry& registry, con
   for (const char* name : names) {
     auto labels = group;
     labels.emplace("fault", name);
-    counters.push_back(&counter(registry, "troupe_collective_faults_total", "Losses that a rank's collective was the first to tell of.", labels));
+    counters.push_back(
+        &counter(registry, "troupe_collective_faults_total", "Losses that a rank's collective was the first to tell of.", labels));
   }
   return counters;
 }

@@ -50,7 +50,9 @@ void quietly(F body) noexcept {
 
 } // namespace
 
-const char* name_of(kernel_group group) { return kGroupNames[std::min<std::size_t>(static_cast<std::size_t>(group), kGroupNames.size() - 1)]; }
+const char* name_of(kernel_group group) {
+  return kGroupNames[std::min<std::size_t>(static_cast<std::size_t>(group), kGroupNames.size() - 1)];
+}
 
 void count_items(const step_plan& plan, step_record& into) {
   for (const work_item& item : plan.items) {

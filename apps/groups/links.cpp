@@ -15,9 +15,7 @@
 
 namespace troupe::apps {
 
-std::string to_text(const tcp_address& address) {
-  return address.host + " " + std::to_string(address.port) + " " + hex_of(address.token);
-}
+std::string to_text(const tcp_address& address) { return address.host + " " + std::to_string(address.port) + " " + hex_of(address.token); }
 
 tcp_address parse_tcp_address(const std::string& text) {
   std::istringstream in(text);

@@ -30,7 +30,8 @@ TEST(GpuRates, SumsOfMoreTakeLongerButNeverLongerThanTwoTripsOfASlice) {
 }
 
 TEST(GpuRates, AreReadFromTheResultOfABench) {
-  const auto rates = parse_gpu_rates(R"({"kind":"ceilings","ceilings":{"read_bytes_per_second":4e12,"matmul_flops_per_second":7e14},"all_reduce":{"gpus":4,
+  const auto rates =
+      parse_gpu_rates(R"({"kind":"ceilings","ceilings":{"read_bytes_per_second":4e12,"matmul_flops_per_second":7e14},"all_reduce":{"gpus":4,
     "sizes":[{"bytes":8192,"nccl_seconds":9e-6,"own_seconds":3e-6},{"bytes":65536,"nccl_seconds":8e-6,"own_seconds":null}]}})");
   ASSERT_TRUE(rates) << rates.failure().message;
   EXPECT_EQ(rates->read_bytes_per_second, 4e12);
