@@ -6,11 +6,11 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <random>
 #include <stdexcept>
 #include <utility>
 
 #include "actors/device_actor.hpp"
+#include "core/hex.hpp"
 
 namespace troupe::actors {
 
@@ -74,17 +74,6 @@ void clear_seats(self_pointer self) {
 
 namespace {
 
-// 128 random bits: proof that a connection comes from the child we started.
-std::string random_token() {
-  std::random_device source;
-  std::string token;
-  for (int i = 0; i < 4; ++i) {
-    const auto word = static_cast<std::uint32_t>(source());
-    for (int shift = 28; shift >= 0; shift -= 4) token += "0123456789abcdef"[(word >> shift) & 0xF];
-  }
-  return token;
-}
-
 // Passes introductions on, and nothing else: what is published is as little as possible.
 registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supervisor_actor supervisor) {
   return {
@@ -129,7 +118,7 @@ void start_child(self_pointer self, std::int32_t rank, std::uint16_t port) {
 void start_ranks(self_pointer self) {
   auto& s = self->state;
   s.seats.resize(static_cast<std::size_t>(s.shared->options.group_size));
-  for (rank_seat& seat : s.seats) seat.token = random_token();
+  for (rank_seat& seat : s.seats) seat.token = random_hex(16); // proof that a connection comes from the child we started
   const std::uint16_t port = s.network() ? open_port(self) : std::uint16_t{0};
   for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(s.seats.size()); ++rank) {
     s.network() ? start_child(self, rank, port) : start_thread(self, s.seats[static_cast<std::size_t>(rank)]);

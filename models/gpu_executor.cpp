@@ -32,9 +32,8 @@ struct pending_step {
   epoch_number epoch = 0;
   step_number step = 0;
   step_executor::deliver_fn deliver;
-  std::optional<std::string> failure; // nothing was computed
-  bool by_peer = false;               // why
-  std::size_t slot = 0;               // of the downloads
+  std::optional<step_failure> failure; // nothing was computed
+  std::size_t slot = 0;                // of the downloads
   download_layout layout{0, 0, false};
   std::vector<awaited_item> items;
   std::uint64_t prepare_at_ns = 0;
@@ -129,15 +128,17 @@ class gpu_executor final : public step_executor {
       cuda::use_device(device_);
       await_verifications();
       take_news();
-      pending->failure = beyond_device(plan);
-      if (pending->failure) table_.fail(*pending->failure);
-      if (!pending->failure) pending->failure = table_.take(plan);
-      if (!pending->failure) start_step(plan, *pending);
+      std::optional<std::string> breach = beyond_device(plan);
+      if (breach) table_.fail(*breach);
+      if (!breach) breach = table_.take(plan);
+      if (breach) {
+        pending->failure = step_failure{std::move(*breach)};
+      } else {
+        start_step(plan, *pending);
+      }
     } catch (const std::exception& e) {
-      const step_failure failure = failure_of(plan.step, e);
-      pending->failure = failure.reason;
-      pending->by_peer = failure.by_peer;
-      table_.fail(failure.reason);
+      pending->failure = failure_of(plan.step, e);
+      table_.fail(pending->failure->reason);
     }
     pending->prepare_ns = now_ns() - pending->prepare_at_ns;
     if (synchronous_) return finish(*pending);
@@ -179,9 +180,10 @@ class gpu_executor final : public step_executor {
     step_failure failure{"step " + std::to_string(step) + ": " + e.what()};
     if (!rank_.grouped()) return failure;
     failure.reason = name_of(rank_.host) + ": " + failure.reason;
-    const auto* const collective = dynamic_cast<const collective_error*>(&e);
-    failure.by_peer =
-        collective != nullptr && collective->fault() != collective_fault::mismatch && collective->fault() != collective_fault::failed;
+    if (const auto* const collective = dynamic_cast<const collective_error*>(&e)) {
+      failure.collective = collective->fault();
+      failure.by_peer = failure.collective != collective_fault::mismatch && failure.collective != collective_fault::failed;
+    }
     return failure;
   }
 
@@ -199,7 +201,7 @@ class gpu_executor final : public step_executor {
   }
 
   step_outcome outcome_of(pending_step& pending) {
-    if (pending.failure) return step_failure{std::move(*pending.failure), pending.by_peer};
+    if (pending.failure) return std::move(*pending.failure);
     const std::byte* const download = runner_.wait(pending.slot);
     const std::uint64_t arrived = now_ns();
     step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
@@ -223,13 +225,17 @@ class gpu_executor final : public step_executor {
       if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
     }
     computed_before_ = computed_step{pending.slot, begun + compute};
-    return {pending.prepare_ns,
-            compute,
-            now_ns() - arrived + copy,
-            pending.prepare_at_ns,
-            begun,
-            begun + compute,
-            runner_.kernel_times(pending.slot)};
+    stage_times times{pending.prepare_ns,
+                      compute,
+                      now_ns() - arrived + copy,
+                      pending.prepare_at_ns,
+                      begun,
+                      begun + compute,
+                      runner_.kernel_times(pending.slot)};
+    for (const group_time& g : times.groups) {
+      if (g.group == kernel_group::collectives) times.collective_move_ns = g.ns; // peers' lateness is in it
+    }
+    return times;
   }
 
   void note_news(const std::vector<awaited_item>& items, const std::vector<slot_output>& outputs) {

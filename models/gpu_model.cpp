@@ -179,7 +179,7 @@ void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const af
     if (after_layer) after_layer(i);
   }
   for (std::size_t i = 0; i < batch.part_count; ++i) {
-    if (summing_[i]) norm_sum(on, batch, i, weights_.layers.back().mlp_norm); // for the sum alone
+    if (summing_[i]) norm_sum(on, batch, i, weights_.layers.back().mlp_norm, kernel_group::mlp_output); // for the sum alone
   }
 }
 
@@ -220,8 +220,7 @@ void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, 
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
   void* const turned = from_row(qkv_, part.first, qkv_width());
-  mark(on, kernel_group::attention_input);
-  norm_sum(on, batch, number, w.attention_norm);
+  norm_sum(on, batch, number, w.attention_norm, kernel_group::attention_input);
   gpu::matmul_args qkv = product(normed_.data(), part.rows, w.qkv, qkv_width(), config_.hidden_size, turned);
   qkv.bias = w.qkv_bias;
   matmul_.run(on.handle(), qkv);
@@ -294,8 +293,7 @@ void gpu_model::mlp_block(const cuda::stream& on, const gpu_batch& batch, std::s
   const std::int64_t wide = config_.intermediate_size;
   const std::int32_t rows = part.rows;
   void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
-  mark(on, kernel_group::mlp_input);
-  norm_sum(on, batch, number, w.mlp_norm);
+  norm_sum(on, batch, number, w.mlp_norm, kernel_group::mlp_input);
   matmul_.run(on.handle(), product(normed_.data(), rows, w.gate_up, 2 * wide, config_.hidden_size, gate_up_.data()));
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
   mark(on, kernel_group::mlp_output);
@@ -307,6 +305,7 @@ void gpu_model::mlp_block(const cuda::stream& on, const gpu_batch& batch, std::s
 // What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
 void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
   if (tensor_ == nullptr) return;
+  mark(on, kernel_group::collectives);
   if (takes_few_sums(rows)) return few_sums_->run({.part = hidden_.data(), .sum = hidden_.data(), .rows = rows});
   tensor_->all_reduce({hidden_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
                       on.handle());

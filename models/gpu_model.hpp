@@ -154,7 +154,7 @@ class gpu_model {
   bool normalises_few_sums(std::int32_t rows) const;
   void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
   void begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
-  void norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part, const void* weight);
+  void norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part, const void* weight, kernel_group group);
   float* own_logits(std::int32_t rows) const;
   const float* whole_logits(const cuda::stream& on, std::int32_t rows);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);

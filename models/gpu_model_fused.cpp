@@ -42,6 +42,7 @@ void gpu_model::add_to_hidden(const cuda::stream& on, gpu::linear_args product, 
   }
   product.y = few_sums_->part();
   gpu::linear(on.handle(), product);
+  mark(on, kernel_group::collectives); // with the residual, and mostly the next norm
   few_sums_->run({few_sums_->part(), hidden_.data(), hidden_.data(), rows, normalises_few_sums(rows) ? next_norm : nullptr,
                   config_.norm_epsilon, normed_.data(), shape_.overlaps});
 }

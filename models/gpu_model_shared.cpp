@@ -59,16 +59,20 @@ void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::s
 }
 
 // normed_ gets the norm of a part's rows, when the sum that was begun of them, if one was, is in hidden_.
-void gpu_model::norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t number, const void* weight) {
+// Both belong to `group`, but for the wait.
+void gpu_model::norm_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t number, const void* weight, kernel_group group) {
   const gpu_part& part = batch.parts[number];
   void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
   const bool summing = std::exchange(summing_[number], false);
+  if (summing) mark(on, kernel_group::collectives); // as far as nothing hides them
+  const std::byte* const others = summing && part_sums_ != nullptr ? part_sums_->receive(on, number) : nullptr;
   if (summing && part_sums_ == nullptr) on.wait_for(summed_[number]);
-  if (!summing || part_sums_ == nullptr) return norm(on, hidden, weight, part.rows, normed_.data());
+  mark(on, group);
+  if (others == nullptr) return norm(on, hidden, weight, part.rows, normed_.data());
   gpu::norm_args args;
   args.type = shape_.type;
   args.x = args.sum = hidden;
-  args.residual = part_sums_->receive(on, number);
+  args.residual = others;
   args.y = normed_.data();
   args.stride = args.y_stride = args.columns = config_.hidden_size;
   args.rows = part.rows;
@@ -86,8 +90,10 @@ float* gpu_model::own_logits(std::int32_t rows) const {
 const float* gpu_model::whole_logits(const cuda::stream& on, std::int32_t rows) {
   if (shape_.head_parts == 1) return logits_.as<float>();
   const auto part = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape_.ends.ids.places);
+  mark(on, kernel_group::collectives);
   tensor_->all_gather({own_logits(rows), part, dtype::f32},
                       {gathered_.data(), part * static_cast<std::size_t>(shape_.head_parts), dtype::f32}, on.handle());
+  mark(on, kernel_group::head);
   if (rows == 1) return gathered_.as<float>(); // its parts lie side by side
   gpu::join_parts(on.handle(),
                   {gathered_.as<float>(), shape_.head_parts, rows, shape_.ends.ids.places, logits_.as<float>(), shape_.overlaps});

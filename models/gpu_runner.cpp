@@ -55,6 +55,13 @@ void cut_spans(const std::vector<gpu::prefill_span>& spans, const gpu_part& part
 
 std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size); }
 
+// Of a kernel_timer: groups of a layer, whose rows may go through it in two parts, head and sampling for each part of the logits, and what
+// stands before and behind.
+std::size_t marks_of_step(const gpu_model& model) {
+  return 2 * 7 * static_cast<std::size_t>(model.config().num_layers) +
+         4 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
+}
+
 } // namespace
 
 gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
@@ -68,7 +75,8 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
                streams.compute),
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
-      begun_(timing_events(steps_in_flight)) {
+      begun_(timing_events(steps_in_flight)),
+      timed_graphs_(steps_in_flight) {
   if (watch() != nullptr) {
     paces_.resize(paces_ahead);
     after_layer_ = [this](std::int32_t layer) { pace(layer); };
@@ -82,9 +90,7 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
   if (options.group != nullptr && options.group->host.stages > 1) {
     stages_.emplace(*options.group, plan, gpu_model::row_bytes(model.config()), memory, streams);
   }
-  const std::size_t marks = 2 * 6 * static_cast<std::size_t>(model.config().num_layers) +
-                            2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
-  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
+  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks_of_step(model));
   gpu_step spare; // padding rows have a sequence like all others, whose blocks are all the same one
   spare.opened.push_back({slots_.spare(), {}});
   spare.opened.back().sampling.temperature = 0;
@@ -110,13 +116,27 @@ void gpu_runner::capture() {
   }
   std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
   for (const std::int32_t rows : sizes) {
-    gpu_batch batch;
-    batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
-    batch.block_tables = slots_.arrays().block_tables;
-    cuda::graph recorded = cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); });
-    const std::lock_guard lock(graphs_guard_);
-    graphs_.emplace(rows, std::move(recorded));
+    if (timers_.empty()) {
+      record(rows, nullptr);
+      continue;
+    }
+    auto& timers = graph_timers_[rows];
+    while (timers.size() < steps_in_flight) timers.emplace_back(marks_of_step(model_), kernel_timer::place::in_graph);
+    for (kernel_timer& timer : timers) record(rows, &timer);
   }
+}
+
+// Records one more graph of a decode step of `rows` rows.
+void gpu_runner::record(std::int32_t rows, kernel_timer* timer) {
+  gpu_batch batch;
+  batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
+  batch.block_tables = slots_.arrays().block_tables;
+  cuda::graph recorded = cuda::graph::capture(compute(), [&] {
+    run_layers(batch, rows, timer, {});
+    if (timer != nullptr) timer->end(compute());
+  });
+  const std::lock_guard lock(graphs_guard_);
+  graphs_[rows].push_back(std::move(recorded));
 }
 
 // Adds rows of nobody's sequence until there are `rows`, each with a head. They are decode rows too: their block table must be the spare
@@ -140,11 +160,12 @@ std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   return found == graphs_.end() ? 0 : found->first;
 }
 
-bool gpu_runner::replay(std::int32_t rows) {
+bool gpu_runner::replay(std::int32_t rows, std::size_t slot) {
   const std::lock_guard lock(graphs_guard_);
   const auto found = graphs_.find(rows);
   if (found == graphs_.end()) return false;
-  found->second.launch(compute());
+  found->second[slot % found->second.size()].launch(compute());
+  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(rows)[slot];
   return true;
 }
 
@@ -317,8 +338,19 @@ void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t co
   gpu::sample(compute().handle(), args);
 }
 
+// A graph's groups take the place of the one that it is seen from outside.
 std::vector<group_time> gpu_runner::kernel_times(std::size_t slot) const {
-  return timers_.empty() ? std::vector<group_time>() : timers_[slot].times();
+  if (timers_.empty()) return {};
+  std::vector<group_time> times = timers_[slot].times();
+  if (timed_graphs_[slot] == nullptr) return times;
+  std::map<kernel_group, std::uint64_t> sums;
+  for (const group_time& g : times) {
+    if (g.group != kernel_group::layers) sums[g.group] += g.ns;
+  }
+  for (const group_time& g : timed_graphs_[slot]->times()) sums[g.group] += g.ns;
+  times.clear();
+  for (const auto& [group, ns] : sums) times.push_back({group, ns});
+  return times;
 }
 
 // Results go to download `slot`. Behind it are what the draws lie in, and what they are compared with.
@@ -364,12 +396,13 @@ void gpu_runner::keep_when_heard(const gpu_step& step, const uploaded& at, const
 }
 
 // The layers of what was prepared, and what stands before and behind them.
-void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, kernel_timer* timer) {
+void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, std::size_t slot, kernel_timer* timer) {
   const std::int32_t rows = at.rows.row_count;
+  timed_graphs_[slot] = nullptr;
   if (rows == 0) return;
   if (stages_) stages_->receive_rows(model_.entering(), rows);
   if (graph > 0) mark(timer, kernel_group::layers);
-  if (graph == 0 || !replay(graph)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
+  if (graph == 0 || !replay(graph, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   if (stages_) stages_->send_rows(model_.hidden(), rows);
 }
 
@@ -395,7 +428,7 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (all) prepare(step, at);
     uploads_.used();
   }
-  run_rows(at, graph, timer);
+  run_rows(at, graph, slot, timer);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
   stages_ && !stages_->last() ? keep_when_heard(step, at, layout, slot) : keep(step, at, layout, slot);
   if (timer != nullptr) timer->end(compute());

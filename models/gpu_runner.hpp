@@ -27,7 +27,7 @@ namespace troupe {
 struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
-  bool kernel_times = false;       // events between the groups of kernels; a graph is one group
+  bool kernel_times = false;       // events between the groups of kernels, also within graphs
   // The GPUs that the model is shared with: every wait then has the group's deadline, and throws collective_error. Outlives the runner.
   // Null: no others.
   const gpu_rank* group = nullptr;
@@ -63,7 +63,8 @@ class gpu_runner {
   struct uploaded;
   // Rows of the graph that runs this step; 0: none does.
   std::int32_t graph_rows(const gpu_step& step) const;
-  bool replay(std::int32_t rows); // false: the group has ended, and its graphs with it
+  bool replay(std::int32_t rows, std::size_t slot); // false: the group has ended, and its graphs with it
+  void record(std::int32_t rows, kernel_timer* timer);
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
   void put_rows(const gpu_step& step, uploaded& at);
@@ -80,7 +81,7 @@ class gpu_runner {
   void keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot);
   void keep_when_heard(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot);
   gpu::keep_draws_args draws_of(const gpu_step& step, const download_layout& layout, std::size_t slot);
-  void run_rows(const uploaded& at, std::int32_t graph, kernel_timer* timer);
+  void run_rows(const uploaded& at, std::int32_t graph, std::size_t slot, kernel_timer* timer);
   cuda::nccl_communicator* watch() const { return options_.group != nullptr ? options_.group->watch() : nullptr; }
   void settle() const; // waits for the compute stream where copies are not asynchronous
   const cuda::stream& compute() const { return streams_.compute; }
@@ -92,12 +93,15 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
-  std::optional<gpu_stages> stages_; // of a pipeline
-  std::vector<cuda::event> begun_;   // by download slot
-  std::vector<kernel_timer> timers_; // likewise, or empty
+  std::optional<gpu_stages> stages_;                               // of a pipeline
+  std::vector<cuda::event> begun_;                                 // by download slot
+  std::vector<kernel_timer> timers_;                               // likewise, or empty
+  std::map<std::int32_t, std::vector<kernel_timer>> graph_timers_; // of graphs_, or empty
   mutable std::mutex graphs_guard_;
-  std::map<std::int32_t, cuda::graph> graphs_; // by rows
-  std::vector<gpu::prefill_span> spans_;       // scratch, as the next
+  // By rows. With kernel_times there is a graph for each download slot, as each has its own events.
+  std::map<std::int32_t, std::vector<cuda::graph>> graphs_;
+  std::vector<const kernel_timer*> timed_graphs_; // by download slot: of the graph that ran; null: none did
+  std::vector<gpu::prefill_span> spans_;          // scratch, as the next
   std::vector<gpu::prefill_tile> tiles_;
   gpu_model::after_layer_fn after_layer_;
   std::vector<cuda::event> paces_; // used in turn
