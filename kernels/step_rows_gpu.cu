@@ -55,6 +55,7 @@ __global__ void prepare_rows_kernel(prepare_rows_args a) {
     a.tokens[block] = input_of(a, row);
     a.positions[block] = row.position;
     a.tables[block] = row.slot;
+    if (a.row_tiles != nullptr && block < a.table_rows) a.row_tiles[block] = {block, 1, row.position, row.position + 1, row.slot};
   }
   if (block >= a.table_rows) return;
   const std::int32_t* from = a.slots.block_tables + row.slot * a.slots.table_stride;

@@ -7,6 +7,7 @@
 
 #include "core/ids.hpp"
 #include "device/cuda/handles.hpp"
+#include "kernels/prefill_attention_gpu.hpp"
 #include "kernels/sampling_gpu.hpp"
 
 namespace troupe::gpu {
@@ -77,6 +78,7 @@ struct prepare_rows_args {
   std::int32_t* positions = nullptr;  // [row_count]
   std::int32_t* tables = nullptr;     // [row_count]: the row's slot, which is its row of slots.block_tables
   std::int32_t* row_tables = nullptr; // [table_rows][slots.table_stride], up to the block of the row's position
+  prefill_tile* row_tiles = nullptr;  // [table_rows] or null: those rows as tiles of one row each, whose tables are slots
   std::int32_t* head_rows = nullptr;  // [head_count]
   token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
   sampling_row* sampling = nullptr;   // [head_count]

@@ -88,7 +88,7 @@ class gpu_executor final : public step_executor {
     start_.lap("algorithms");
     meet();
     if (rank_.devices) start_.lap("waiting for the other ranks");
-    if (rank_.devices && options.own_all_reduce) {
+    if (rank_.devices && options.own_all_reduce && !options.batch_invariant) {
       sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
       model_.sum_few_rows_with(sums_.get());
     }

@@ -29,12 +29,13 @@ std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32
 void gpu_model::layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
   for (std::size_t i = 0; i < batch.part_count; ++i) {
     end_sum(on, batch, i);
-    attention_block(on, batch, batch.parts[i], index);
+    shape_.batch_invariant ? invariant_attention_block(on, batch, batch.parts[i], index)
+                           : attention_block(on, batch, batch.parts[i], index);
     begin_sum(on, batch, i);
   }
   for (std::size_t i = 0; i < batch.part_count; ++i) {
     end_sum(on, batch, i);
-    mlp_block(on, batch.parts[i], index);
+    shape_.batch_invariant ? invariant_mlp_block(on, batch.parts[i], index) : mlp_block(on, batch.parts[i], index);
     begin_sum(on, batch, i);
   }
 }
@@ -46,9 +47,7 @@ void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::s
   const gpu_part& rows = batch.parts[part];
   computed_[part].record(on);
   sums_->wait_for(computed_[part]);
-  tensor_->all_reduce({from_row(hidden_, rows.first, config_.hidden_size),
-                       static_cast<std::size_t>(rows.rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
-                      sums_->handle());
+  sum_by_library(*sums_, rows.first, rows.rows);
   summed_[part].record(*sums_);
 }
 

@@ -280,6 +280,7 @@ void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
   rows.positions = out.positions;
   rows.tables = out.tables;
   rows.row_tables = out.row_tables;
+  rows.row_tiles = out.row_tiles;
   rows.head_rows = out.head_rows;
   rows.head_inputs = slots_.head_inputs();
   rows.sampling = slots_.sampling();
