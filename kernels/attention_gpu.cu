@@ -23,21 +23,33 @@ struct attention_shape {
   float scale_log2; // scale * log2(e): weights are powers of two
 };
 
-template <int Warps>
-struct shared_state {
-  float top[Warps][group_heads], sum[Warps][group_heads];
-  float block_top[group_heads], block_sum[group_heads];
+// Dimensions of a head that are joined and sent together.
+constexpr int four = 4;
+
+// What the blocks of a cluster make of their shares: fours of a head's dimensions go round the blocks, each of which gets all shares of its
+// own ones from all blocks, in the order of the blocks.
+template <int HeadDim>
+struct exchange {
+  static constexpr int most_fours = group_heads * HeadDim / four;
+  float4 mixed[most_fours + max_splits]; // [block that sent][four], as many fours as a block has at most
+  float2 scale[most_fours + max_splits]; // likewise: the largest score and the sum of weights
+  std::uint64_t arrived;
 };
 
-// A block's dynamic shared memory once its tiles are done: weighted values by warp and head, then those of the block.
+template <int HeadDim, int Warps>
+struct shared_state {
+  float top[Warps][group_heads], sum[Warps][group_heads];
+  exchange<HeadDim> shares;
+};
+
+// A warp's weighted values by head, in a block's dynamic shared memory once its tiles are done.
 template <int HeadDim, int Warps>
 struct mixes {
   float of_warp[Warps * group_heads][HeadDim + 1]; // the last column keeps heads in different banks
-  float of_block[group_heads][HeadDim];
 };
 
 template <int HeadDim, int Warps>
-__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<Warps>& shared,
+__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<HeadDim, Warps>& shared,
                              mixes<HeadDim, Warps>& mix) {
   const std::int32_t g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -54,58 +66,96 @@ __device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp
   }
 }
 
-// The warps' parts of a head's dimension d become the block's: the value, and top and sum.
+// What some positions make of four dimensions of a head.
+struct head_part {
+  float mixed[four] = {};
+  float2 scale{minus_infinity, 0.0F}; // top, sum
+};
+
+// The warps' parts of dimensions d .. d + 3 of a head become the block's.
 template <int HeadDim, int Warps>
-__device__ float join_warps(const shared_state<Warps>& shared, const mixes<HeadDim, Warps>& mix, int h, int d, float& top, float& sum) {
-  float mixed = 0;
-  top = minus_infinity, sum = 0;
+__device__ __forceinline__ head_part join_warps(const shared_state<HeadDim, Warps>& shared, const mixes<HeadDim, Warps>& mix, int h,
+                                                int d) {
+  head_part part;
 #pragma unroll
-  for (int w = 0; w < Warps; ++w) top = fmaxf(top, shared.top[w][h]);
+  for (int w = 0; w < Warps; ++w) part.scale.x = fmaxf(part.scale.x, shared.top[w][h]);
 #pragma unroll
   for (int w = 0; w < Warps; ++w) {
-    const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - top);
-    sum += shared.sum[w][h] * scale;
-    mixed += mix.of_warp[w * group_heads + h][d] * scale;
+    const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - part.scale.x);
+    part.scale.y += shared.sum[w][h] * scale;
+#pragma unroll
+    for (int k = 0; k < four; ++k) part.mixed[k] += mix.of_warp[w * group_heads + h][d + k] * scale;
   }
-  return mixed;
+  return part;
 }
 
-// A head's dimension d from the parts of the cluster's blocks, in their order.
-template <int HeadDim, int Warps>
-__device__ float join_blocks(shared_state<Warps>& shared, mixes<HeadDim, Warps>& mix, int h, int d, std::int32_t splits) {
-  float tops[max_splits], sums[max_splits], parts[max_splits], top = minus_infinity;
-#pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p >= splits) continue;
-    tops[p] = load_from_cluster(address_in(p, shared_address(&shared.block_top[h])));
-    sums[p] = load_from_cluster(address_in(p, shared_address(&shared.block_sum[h])));
-    parts[p] = load_from_cluster(address_in(p, shared_address(&mix.of_block[h][d])));
+// The blocks of a cluster, each with a share of the positions of `live` heads.
+template <class T, int HeadDim>
+class share_exchange {
+ public:
+  __device__ share_exchange(exchange<HeadDim>& mine, std::int32_t splits, std::int32_t live)
+      : mine_(mine), splits_(splits), rank_(static_cast<std::int32_t>(blockIdx.x)), fours_(live * HeadDim / four),
+        own_((fours_ - rank_ + splits - 1) / splits), pitch_((fours_ + splits - 1) / splits) {}
+
+  // By all threads, before anything else.
+  __device__ void prepare() {
+    if (threadIdx.x == 0) {
+      mbarrier_init(&mine_.arrived, 1);
+      fence_barrier_init();
+      mbarrier_expect(&mine_.arrived, static_cast<std::uint32_t>(splits_ * own_) * (sizeof(float4) + sizeof(float2)));
+    }
+    cluster_arrive();
   }
-#pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p < splits) top = fmaxf(top, tops[p]);
+  // By all threads: the other blocks are ready too.
+  __device__ void ready() { cluster_wait(); }
+  __device__ void send_part(std::int32_t index, const head_part& part) {
+    const std::int32_t to = index % splits_, at = rank_ * pitch_ + index / splits_;
+    const std::uint32_t barrier = address_in(to, shared_address(&mine_.arrived));
+    send(address_in(to, shared_address(mine_.mixed + at)), part.mixed, barrier);
+    send(address_in(to, shared_address(mine_.scale + at)), part.scale, barrier);
   }
-  float sum = 0, mixed = 0;
+  // Joins the shares of this block's fours, in the order of the blocks. No block ends before it has all that the others send.
+  __device__ void finish(T* to) {
+    for (std::int32_t i = threadIdx.x; i < own_ * four; i += blockDim.x) {
+      wait_for_cluster(&mine_.arrived, 0);
+      const std::int32_t at = i / four, k = i % four;
+      float2 scales[max_splits];
+      float parts[max_splits], top = minus_infinity, sum = 0, mixed = 0;
 #pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p >= splits || tops[p] == minus_infinity) continue; // no positions there
-    const float scale = exp2f(tops[p] - top);
-    sum += sums[p] * scale;
-    mixed += parts[p] * scale;
+      for (int p = 0; p < max_splits; ++p) {
+        if (p >= splits_) continue;
+        scales[p] = mine_.scale[p * pitch_ + at];
+        parts[p] = reinterpret_cast<const float*>(mine_.mixed + p * pitch_ + at)[k];
+        top = fmaxf(top, scales[p].x);
+      }
+#pragma unroll
+      for (int p = 0; p < max_splits; ++p) {
+        if (p >= splits_ || scales[p].x == minus_infinity) continue; // no positions there
+        const float scale = exp2f(scales[p].x - top);
+        sum += scales[p].y * scale;
+        mixed += parts[p] * scale;
+      }
+      to[(at * splits_ + rank_) * four + k] = from_float<T>(mixed / sum);
+    }
   }
-  return mixed / sum;
-}
+
+ private:
+  exchange<HeadDim>& mine_;
+  const std::int32_t splits_, rank_, fours_, own_, pitch_;
+};
 
 // One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take tiles
-// in turn, each with its own tiles under way. The block that finishes a row's heads last joins the shares, in their order.
+// in turn, each with its own tiles under way. The blocks of a row's heads are a cluster, whose shares are joined in their order.
 template <class T, int HeadDim, int Stages, int Warps>
 __global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
     decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output, row_places places, const T* kv) {
   extern __shared__ __align__(128) std::byte dynamic[];
-  __shared__ shared_state<Warps> shared;
+  __shared__ shared_state<HeadDim, Warps> shared;
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.z;
   const std::int32_t kv_head = blockIdx.y / s.group_tiles, in_group = blockIdx.y % s.group_tiles * group_heads;
   const std::int32_t head = kv_head * s.group + in_group, live = min(group_heads, s.group - in_group);
+  share_exchange<T, HeadDim> shares(shared.shares, s.splits, live);
+  if (s.splits > 1) shares.prepare();
   if (s.unsettled == 0) wait_for_previous();
   const std::int32_t high = places.positions[row] + 1, low = s.window > 0 ? max(0, high - s.window) : 0;
   const std::int32_t tiles = (high + tile - 1) / tile, first_tile = low / tile;
@@ -134,24 +184,17 @@ __global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
   publish_warp(state, warp, lane, shared, mix);
   __syncthreads();
   T* const to = output + row * s.output_stride + head * HeadDim;
-  for (int i = threadIdx.x; i < live * HeadDim; i += Warps * 32) {
-    const int h = i / HeadDim, d = i % HeadDim;
-    float top, sum;
-    const float mixed = join_warps<HeadDim>(shared, mix, h, d, top, sum);
-    if (s.splits == 1) {
-      to[i] = from_float<T>(mixed / sum);
+  if (s.splits > 1) shares.ready();
+  for (int i = threadIdx.x; i < live * HeadDim / four; i += Warps * 32) {
+    const head_part part = join_warps<HeadDim>(shared, mix, i / (HeadDim / four), i % (HeadDim / four) * four);
+    if (s.splits > 1) {
+      shares.send_part(i, part);
       continue;
     }
-    mix.of_block[h][d] = mixed;
-    if (d == 0) shared.block_top[h] = top, shared.block_sum[h] = sum;
+#pragma unroll
+    for (int k = 0; k < four; ++k) to[i * four + k] = from_float<T>(part.mixed[k] / part.scale.y);
   }
-  if (s.splits == 1) return;
-  cluster_arrive();
-  cluster_wait();
-  for (int i = static_cast<int>(blockIdx.x) * Warps * 32 + threadIdx.x; i < live * HeadDim; i += s.splits * Warps * 32)
-    to[i] = from_float<T>(join_blocks<HeadDim>(shared, mix, i / HeadDim, i % HeadDim, s.splits));
-  cluster_arrive(); // no block ends while others still read its part
-  cluster_wait();
+  if (s.splits > 1) shares.finish(to);
 }
 
 template <class T, int HeadDim, int Stages, int Warps>

@@ -51,8 +51,8 @@ struct block_barriers {
 
   __device__ void init(std::int32_t active_groups) {
     for (int i = 0; i < Tile::stages; ++i) mbarrier_init(full + i, 1), mbarrier_init(empty + i, consumers / 32);
-    mbarrier_init(&part, static_cast<std::uint32_t>(4 * active_groups));
-    mbarrier_init(&taken, static_cast<std::uint32_t>(4 * active_groups));
+    mbarrier_init(&part, static_cast<std::uint32_t>(128 * active_groups));
+    mbarrier_init(&taken, static_cast<std::uint32_t>(128 * active_groups));
     fence_barrier_init();
   }
 };
@@ -262,7 +262,7 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
                                            const typename Epilogue::row_state* states, std::int32_t rows, std::int32_t rank,
                                            sums_place at) {
   using tile = tile_of<N, 2>;
-  const std::int32_t lane = threadIdx.x % 32, other = rank ^ 1;
+  const std::int32_t other = rank ^ 1;
   const auto half = [&](int of, int i) { return of == 0 ? sums[i] : sums[8 * tile::own + i]; };
   if (round > 0) wait_for_cluster(&barriers.taken, static_cast<std::uint32_t>(round - 1) & 1);
   const std::uint32_t to = address_in(other, shared_address(part) + threadIdx.x * 16);
@@ -271,8 +271,7 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
     const float four[4] = {half(other, 4 * i), half(other, 4 * i + 1), half(other, 4 * i + 2), half(other, 4 * i + 3)};
     store_in(to + i * consumers * 16, four);
   }
-  __syncwarp();
-  if (lane == 0) arrive_in(address_in(other, shared_address(&barriers.part)));
+  arrive_in(address_in(other, shared_address(&barriers.part)));
   const finisher<tile::own, Epilogue> own(epilogue, states, rows, {at.row, at.q + 8 * tile::own * rank}, tile::own);
   wait_for_cluster(&barriers.part, static_cast<std::uint32_t>(round) & 1);
 #pragma unroll
@@ -286,8 +285,7 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
     }
     own.finish(i, total, total + 4);
   }
-  __syncwarp();
-  if (lane == 0 && !is_last) arrive_in(address_in(other, shared_address(&barriers.taken)));
+  if (!is_last) arrive_in(address_in(other, shared_address(&barriers.taken)));
 }
 
 } // namespace troupe::gpu::wide

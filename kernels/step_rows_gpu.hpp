@@ -82,6 +82,14 @@ struct prepare_rows_args {
   std::int32_t* head_rows = nullptr;  // [head_count]
   token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
   sampling_row* sampling = nullptr;   // [head_count]
+  // Of the first so many heads, each the one draw of its item: where sample() puts the draws and results, so that keep_draws() is not needed.
+  std::int32_t kept_count = 0;
+  sampled_token* kept = nullptr;
+  item_result* results = nullptr;
+  // Rows of hidden states to begin with, where given: hidden [row_count][row_bytes] gets the tokens' rows of the embedding.
+  const std::byte* embedding = nullptr;
+  std::byte* hidden = nullptr;
+  std::int64_t row_bytes = 0; // a multiple of 16
 };
 void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args);
 
@@ -92,11 +100,6 @@ struct step_item {
   std::int32_t first_head = 0;
   std::int32_t scores = 0;
   std::int32_t draws = 0;
-};
-
-struct item_result {
-  std::int32_t drawn = 0; // the first so many draws of its heads count
-  std::int32_t faulted = 0;
 };
 
 struct keep_draws_args {

@@ -174,9 +174,10 @@ bool gpu_model::fuses(const gpu_batch& batch) const {
 
 void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer) {
   const bool fused = fuses(batch);
-  // Starts when the rows are laid out, not before: attention of the first layer reads the tables without waiting for it.
-  gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
-                               config_.hidden_size, false});
+  if (!batch.embedded) {
+    gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
+                                 config_.hidden_size, false});
+  }
   for (std::int32_t i = 0; i < config_.num_layers; ++i) {
     fused ? fused_layer(on, batch.rows, i) : layer(on, batch, i);
     if (after_layer) after_layer(i);

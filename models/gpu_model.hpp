@@ -65,6 +65,7 @@ struct gpu_batch {
   std::array<gpu_part, 2> parts;              // one behind the other
   std::size_t part_count = 1;                 // 2: see gpu_model::second_part()
   const std::int32_t* block_tables = nullptr; // [slots][table_stride]
+  bool embedded = false;                      // the hidden states to begin with are there: rows that start the fused chain
 };
 
 class gpu_model {
@@ -115,7 +116,9 @@ class gpu_model {
 
   std::int64_t logits_stride() const { return std::int64_t{shape_.head.places} * shape_.head_parts; }
   const row_arrays& rows() const { return rows_; }
-  const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
+  // [rows][hidden_size]: of a batch that is `embedded` before forward(), of all after it or within after_layer.
+  std::byte* hidden() const { return hidden_.data(); }
+  const std::byte* embedding() const { return static_cast<const std::byte*>(weights_.embedding); } // [vocab][hidden_size]
   const model_config& config() const { return config_; }
   const gpu_model_shape& shape() const { return shape_; }
   std::byte* kv_data() const { return kv_; }

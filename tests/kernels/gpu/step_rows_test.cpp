@@ -1,6 +1,7 @@
 #include "kernels/step_rows_gpu.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/fill_gpu.hpp"
 #include "tests/kernels/gpu/gpu_testing.hpp"
@@ -94,6 +95,16 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   args.head_rows = as<std::int32_t>(head_rows);
   args.head_inputs = as<token_id>(inputs);
   args.sampling = as<gpu::sampling_row>(sampling);
+  std::vector<std::int32_t> numbers(56 * 8);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const buffer table = upload(numbers), hidden = upload(std::vector<std::int32_t>(4 * 8, -77));
+  args.embedding = table.data();
+  args.hidden = hidden.data();
+  args.row_bytes = 32;
+  const buffer kept = upload(std::vector<gpu::sampled_token>(2)), results = upload(std::vector<gpu::item_result>(2));
+  args.kept_count = 1;
+  args.kept = as<gpu::sampled_token>(kept);
+  args.results = as<gpu::item_result>(results);
   gpu::prepare_rows(stream(), args);
   const auto first = [&](const buffer& b, std::size_t count) {
     auto all = download<std::int32_t>(b);
@@ -108,7 +119,14 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   EXPECT_EQ(first(row_tiles, 10), (std::vector<std::int32_t>{0, 1, 17, 18, 3, 1, 1, 40, 41, 0})) << "row, rows, positions, table";
   EXPECT_EQ(first(head_rows, 2), (std::vector<std::int32_t>{1, 0}));
   EXPECT_EQ(first(inputs, 2), (std::vector<std::int32_t>{55, 13}));
-  EXPECT_EQ(download<gpu::sampling_row>(sampling)[1].position, 18);
+  const auto drawn = download<gpu::sampling_row>(sampling);
+  EXPECT_EQ(drawn[1].position, 18);
+  EXPECT_TRUE(drawn[0].kept == args.kept && drawn[0].result == args.results);
+  EXPECT_TRUE(drawn[1].kept == nullptr && drawn[1].result == nullptr) << "the second one is not kept";
+  const auto begun = download<std::int32_t>(hidden);
+  const std::int32_t inputs_of[] = {13, 55, 0};
+  for (std::int32_t i = 0; i < 32; ++i)
+    EXPECT_EQ(begun[static_cast<std::size_t>(i)], i < 24 ? inputs_of[i / 8] * 8 + i % 8 : -77) << "piece " << i % 8 << " of row " << i / 8;
 }
 
 TEST_F(gpu_step_rows_test, draws_count_up_to_the_first_wrong_guess_and_faults_stay) {
