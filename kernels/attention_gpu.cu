@@ -13,8 +13,10 @@ namespace troupe::gpu {
 namespace {
 
 constexpr const char* op = "decode attention";
-constexpr int few_warps = 4, many_warps = 8; // of a block: as many as two blocks of a multiprocessor have, or one that has it for itself
-constexpr int max_splits = 16; // blocks of a cluster
+// Warps of a block: as many as two blocks of a multiprocessor have; as leave room for a block of a product of one or two rows; or those of
+// a block that has a multiprocessor for itself.
+constexpr int few_warps = 4, some_warps = 6, many_warps = 8;
+constexpr int max_splits = 16;               // blocks of a cluster
 
 struct attention_shape {
   std::int32_t heads, kv_heads, group, group_tiles; // heads per KV head, and how many tiles of 8 heads that makes
@@ -94,8 +96,12 @@ template <class T, int HeadDim>
 class share_exchange {
  public:
   __device__ share_exchange(exchange<HeadDim>& mine, std::int32_t splits, std::int32_t live)
-      : mine_(mine), splits_(splits), rank_(static_cast<std::int32_t>(blockIdx.x)), fours_(live * HeadDim / four),
-        own_((fours_ - rank_ + splits - 1) / splits), pitch_((fours_ + splits - 1) / splits) {}
+      : mine_(mine),
+        splits_(splits),
+        rank_(static_cast<std::int32_t>(blockIdx.x)),
+        fours_(live * HeadDim / four),
+        own_((fours_ - rank_ + splits - 1) / splits),
+        pitch_((fours_ + splits - 1) / splits) {}
 
   // By all threads, before anything else.
   __device__ void prepare() {
@@ -114,7 +120,9 @@ class share_exchange {
     send(address_in(to, shared_address(mine_.mixed + at)), part.mixed, barrier);
     send(address_in(to, shared_address(mine_.scale + at)), part.scale, barrier);
   }
-  // Joins the shares of this block's fours, in the order of the blocks. No block ends before it has all that the others send.
+  // By all threads, after their send_part().
+  __device__ void all_sent() { cluster_arrive(); }
+  // Joins the shares of this block's fours, in the order of the blocks.
   __device__ void finish(T* to) {
     for (std::int32_t i = threadIdx.x; i < own_ * four; i += blockDim.x) {
       wait_for_cluster(&mine_.arrived, 0);
@@ -137,6 +145,8 @@ class share_exchange {
       }
       to[(at * splits_ + rank_) * four + k] = from_float<T>(mixed / sum);
     }
+    __syncwarp();
+    cluster_wait(); // no block ends while others still send to it
   }
 
  private:
@@ -147,7 +157,7 @@ class share_exchange {
 // One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take tiles
 // in turn, each with its own tiles under way. The blocks of a row's heads are a cluster, whose shares are joined in their order.
 template <class T, int HeadDim, int Stages, int Warps>
-__global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
+__global__ void __launch_bounds__(Warps * 32, Warps == many_warps ? 1 : 2)
     decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output, row_places places, const T* kv) {
   extern __shared__ __align__(128) std::byte dynamic[];
   __shared__ shared_state<HeadDim, Warps> shared;
@@ -194,7 +204,9 @@ __global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
 #pragma unroll
     for (int k = 0; k < four; ++k) to[i * four + k] = from_float<T>(part.mixed[k] / part.scale.y);
   }
-  if (s.splits > 1) shares.finish(to);
+  if (s.splits == 1) return;
+  shares.all_sent();
+  shares.finish(to);
 }
 
 template <class T, int HeadDim, int Stages, int Warps>
@@ -225,11 +237,15 @@ std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_hea
   return rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
 }
 
-// Beside the products of one or two rows there is room on a multiprocessor for a block of few warps alone.
+// Stages: tiles that each of few warps has under way.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
-  const std::int32_t turn = args.splits * few_warps * tile; // positions that few warps take at once
-  const bool alone = args.rows > gemv_rows && args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
+  const std::int32_t turn = args.splits * few_warps * tile, longer_turn = args.splits * some_warps * tile; // positions that warps take at once
+  if (args.rows <= gemv_rows) {
+    if (args.longest > 0 && args.longest <= longer_turn) return start<T, HeadDim, 1, some_warps>(on, args);
+    return start<T, HeadDim, Stages * few_warps / some_warps, some_warps>(on, args);
+  }
+  const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
   if (args.longest > 0 && args.longest <= turn) return start<T, HeadDim, 1, few_warps>(on, args);
   if (alone && (args.longest <= 0 || args.longest > 2 * turn)) return start<T, HeadDim, Stages, many_warps>(on, args);
   start<T, HeadDim, Stages, few_warps>(on, args);

@@ -272,6 +272,7 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
     store_in(to + i * consumers * 16, four);
   }
   arrive_in(address_in(other, shared_address(&barriers.part)));
+  if (is_last) cluster_arrive(); // the kernel's end waits for it
   const finisher<tile::own, Epilogue> own(epilogue, states, rows, {at.row, at.q + 8 * tile::own * rank}, tile::own);
   wait_for_cluster(&barriers.part, static_cast<std::uint32_t>(round) & 1);
 #pragma unroll

@@ -27,7 +27,11 @@ __global__ void __launch_bounds__(threads, 1) wide_kernel(const __grid_constant_
   if constexpr (Cluster > 1) cluster_arrive(); // the barriers are ready
   if (warp == consumers / 32) {
     copier<N, Cluster, Epilogue::plain>(s, weight, x, rank, stages, barriers).run();
-    if constexpr (Cluster > 1) cluster_wait();
+    if constexpr (Cluster > 1) {
+      cluster_wait();
+      cluster_arrive();
+      cluster_wait();
+    }
     return;
   }
   if constexpr (Cluster > 1) cluster_wait();
@@ -46,14 +50,18 @@ __global__ void __launch_bounds__(threads, 1) wide_kernel(const __grid_constant_
     }
     float sums[N / 2];
     product.run(step_range<Cluster>(s.steps, rank).count, sums);
-    if (!active) continue;
+    if (!active) continue; // its threads have nothing to finish
     const sums_place at{16 * warp + lane / 4, s.tile(unit) * (N / 2) + 2 * (lane % 4)};
     if constexpr (Cluster == 1) {
       finish_own<N>(sums, epilogue, states, rows, at);
-    } else { // no block ends before it has all that the other one sends
+    } else {
       share_sums<N>(sums, stages + tile::stages * tile::stage_bytes, barriers, round, unit + clusters >= s.units(), epilogue, states, rows,
                     rank, at);
     }
+  }
+  if constexpr (Cluster > 1) {
+    if (!active) cluster_arrive(); // the others did when they had sent their last sums
+    cluster_wait();                // no block ends before it has all that the other one sends
   }
 }
 

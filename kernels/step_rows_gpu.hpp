@@ -82,7 +82,8 @@ struct prepare_rows_args {
   std::int32_t* head_rows = nullptr;  // [head_count]
   token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
   sampling_row* sampling = nullptr;   // [head_count]
-  // Of the first so many heads, each the one draw of its item: where sample() puts the draws and results, so that keep_draws() is not needed.
+  // Of the first so many heads, each the one draw of its item: where sample() puts the draws and results, so that keep_draws() is not
+  // needed.
   std::int32_t kept_count = 0;
   sampled_token* kept = nullptr;
   item_result* results = nullptr;

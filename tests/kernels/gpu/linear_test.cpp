@@ -18,11 +18,11 @@ INSTANTIATE_TEST_SUITE_P(rows, gpu_linear_path_test, ::testing::ValuesIn(test::p
 // x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in number. Above:
 // each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a tile; one round
 // and several.
-constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},       {1, 4096, 4096}, {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
-                                {1, 1003, 8192},   {2, 37, 40},     {2, 4300, 6152}, {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
-                                {2, 24, 57344},    {3, 37, 40},     {5, 130, 1032},  {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
-                                {6, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
-                                {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
+constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},        {1, 4096, 4096},   {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
+                                {1, 1003, 8192},   {2, 37, 40},      {2, 4300, 6152},   {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
+                                {2, 24, 57344},    {3, 37, 40},      {5, 130, 1032},    {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
+                                {6, 40, 14336},    {8, 2200, 4104},  {5, 4300, 6152},   {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
+                                {17, 4096, 512},   {32, 37, 40},     {33, 333, 576},    {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
                                 {128, 1032, 1032}, {128, 5000, 136}, {40, 12000, 2056}, {33, 6500, 4096}, {45, 33000, 64}};
 
 TEST_P(gpu_linear_path_test, equals_the_reference_with_and_without_norm_bias_and_residual) {

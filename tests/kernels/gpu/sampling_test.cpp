@@ -93,7 +93,7 @@ class gpu_sampling_test : public test::gpu_op_test {
     args.last_tokens = reinterpret_cast<token_id*>(last.data());
     args.faulted = reinterpret_cast<std::int32_t*>(faulted.data());
     gpu::sample(stream(), args);
-    return {download<gpu::sampled_token>(sampled), download<scored_token>(best),   download<token_id>(last),
+    return {download<gpu::sampled_token>(sampled), download<scored_token>(best),       download<token_id>(last),
             download<std::uint32_t>(history),      download<gpu::sampled_token>(kept), download<gpu::item_result>(results),
             download<std::int32_t>(faulted)};
   }
