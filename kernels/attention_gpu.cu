@@ -15,8 +15,9 @@ namespace {
 constexpr const char* op = "decode attention";
 // Warps of a block: as many as two blocks of a multiprocessor have; as leave room for a block of a product of one or two rows; or those of
 // a block that has a multiprocessor for itself.
-constexpr int few_warps = 4, some_warps = 6, many_warps = 8;
-constexpr int max_splits = 16;               // blocks of a cluster
+constexpr int few_warps = 4, some_warps = 5, many_warps = 8;
+constexpr int max_splits = 16;   // blocks of a cluster
+constexpr int least_share = 128; // positions of a block
 
 struct attention_shape {
   std::int32_t heads, kv_heads, group, group_tiles; // heads per KV head, and how many tiles of 8 heads that makes
@@ -121,7 +122,10 @@ class share_exchange {
     send(address_in(to, shared_address(mine_.scale + at)), part.scale, barrier);
   }
   // By all threads, after their send_part().
-  __device__ void all_sent() { cluster_arrive(); }
+  __device__ void all_sent() {
+    __syncwarp();
+    cluster_arrive();
+  }
   // Joins the shares of this block's fours, in the order of the blocks.
   __device__ void finish(T* to) {
     for (std::int32_t i = threadIdx.x; i < own_ * four; i += blockDim.x) {
@@ -175,11 +179,13 @@ __global__ void __launch_bounds__(Warps * 32, Warps == many_warps ? 1 : 2)
   const kv_place<T> place{kv, places.block_tables + row * places.table_stride, s.block_size, s.kv_heads, kv_head};
   using tiles_under_way = tile_pipe<T, HeadDim, Stages>;
   tiles_under_way pipe(place, dynamic + warp * tiles_under_way::bytes, begin + warp, Warps, end, low, high, lane);
+  constexpr bool early = Warps == some_warps;
+  if (early) let_next_start(); // its blocks find no room before those of the kernel before this are done
   if (s.unsettled > 0) {
     pipe.fill((high - s.unsettled) / tile); // tiles whose last position is settled
     wait_for_previous();
   }
-  let_next_start();
+  if (!early) let_next_start();
   pipe.fill(end);
   query_fragments<T, HeadDim> q(query + row * s.query_stride + head * HeadDim, live, lane);
   head_state<HeadDim> state;
@@ -240,21 +246,22 @@ std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_hea
 // Stages: tiles that each of few warps has under way.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
-  const std::int32_t turn = args.splits * few_warps * tile, longer_turn = args.splits * some_warps * tile; // positions that warps take at once
+  const auto turn = [&](int warps) { return args.splits * warps * tile; }; // positions that the warps take at once
+  const auto is_short = [&](int warps) { return args.longest > 0 && args.longest <= turn(warps); };
   if (args.rows <= gemv_rows) {
-    if (args.longest > 0 && args.longest <= longer_turn) return start<T, HeadDim, 1, some_warps>(on, args);
-    return start<T, HeadDim, Stages * few_warps / some_warps, some_warps>(on, args);
+    constexpr int warps = HeadDim == 64 ? some_warps : few_warps;
+    return is_short(warps) ? start<T, HeadDim, 1, warps>(on, args) : start<T, HeadDim, Stages * few_warps / warps, warps>(on, args);
   }
   const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
-  if (args.longest > 0 && args.longest <= turn) return start<T, HeadDim, 1, few_warps>(on, args);
-  if (alone && (args.longest <= 0 || args.longest > 2 * turn)) return start<T, HeadDim, Stages, many_warps>(on, args);
+  if (is_short(few_warps)) return start<T, HeadDim, 1, few_warps>(on, args);
+  if (alone && (args.longest <= 0 || args.longest > 2 * turn(few_warps))) return start<T, HeadDim, Stages, many_warps>(on, args);
   start<T, HeadDim, Stages, few_warps>(on, args);
 }
 
 } // namespace
 
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest) {
-  const std::int32_t useful = std::min(multiprocessors() / units_of(rows, heads, kv_heads), longest / (few_warps * tile));
+  const std::int32_t useful = std::min(multiprocessors() / units_of(rows, heads, kv_heads), longest / least_share);
   return static_cast<std::int32_t>(std::bit_floor(static_cast<unsigned>(std::clamp(useful, 1, max_splits))));
 }
 
