@@ -88,7 +88,7 @@ class gpu_executor final : public step_executor {
     start_.lap("algorithms");
     meet();
     if (rank_.grouped()) start_.lap("waiting for the other ranks");
-    if (rank_.devices && options.own_all_reduce) {
+    if (rank_.devices && options.own_all_reduce && !options.batch_invariant) {
       sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
       model_.sum_few_rows_with(sums_.get());
     }
@@ -217,11 +217,12 @@ class gpu_executor final : public step_executor {
   // at the latest: this thread may have been woken late. Where the two clocks have drifted apart, the host's counts.
   stage_times times_of(const pending_step& pending, std::uint64_t arrived) {
     constexpr std::uint64_t most_drift_ns = 200'000;
-    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
+    const float gap = computed_before_ ? runner_.gap_ms(computed_before_->slot, pending.slot) : 0.0F; // below 0: it waited for that step
+    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot) + std::min(0.0F, gap));
+    const std::uint64_t copy = nanoseconds(runner_.copy_ms(pending.slot));
     std::uint64_t begun = arrived - copy - compute;
     if (computed_before_) {
-      const std::uint64_t follows =
-          computed_before_->at_ns + nanoseconds(std::max(0.0F, runner_.gap_ms(computed_before_->slot, pending.slot)));
+      const std::uint64_t follows = computed_before_->at_ns + nanoseconds(std::max(0.0F, gap));
       if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
     }
     computed_before_ = computed_step{pending.slot, begun + compute};

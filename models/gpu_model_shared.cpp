@@ -34,11 +34,11 @@ std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32
 // first part goes first.
 void gpu_model::layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
   for (std::size_t i = 0; i < batch.part_count; ++i) {
-    attention_block(on, batch, i, index);
+    shape_.batch_invariant ? invariant_attention_block(on, batch, i, index) : attention_block(on, batch, i, index);
     begin_sum(on, batch, i);
   }
   for (std::size_t i = 0; i < batch.part_count; ++i) {
-    mlp_block(on, batch, i, index);
+    shape_.batch_invariant ? invariant_mlp_block(on, batch, i, index) : mlp_block(on, batch, i, index);
     begin_sum(on, batch, i);
   }
 }
@@ -53,8 +53,7 @@ void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::s
   if (part_sums_ != nullptr) return part_sums_->send(on, number, part.first, static_cast<const std::byte*>(hidden), part.rows);
   computed_[number].record(on);
   sums_->wait_for(computed_[number]);
-  tensor_->all_reduce({hidden, static_cast<std::size_t>(part.rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
-                      sums_->handle());
+  sum_by_library(*sums_, part.first, part.rows);
   summed_[number].record(*sums_);
 }
 

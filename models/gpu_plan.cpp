@@ -107,6 +107,7 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.fused = o.fused;
   s.overlaps = o.overlapping_launches;
   s.plain_attention = o.plain_attention;
+  s.batch_invariant = o.batch_invariant;
   s.ends = ends_of(config, rank);
   s.head_parts = rank.tp_size;
   plan.weight_bytes = gpu_weight_bytes(config, s.ends);
@@ -114,8 +115,8 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
   if (rank.stages > 1) plan.activation_bytes += gpu_stages::device_bytes(plan, gpu_model::row_bytes(config));
-  if (o.own_all_reduce) plan.activation_bytes += gpu_rank_sums::planned_bytes(rank.tp_size, sum_shape_of(config, s));
-  if (o.own_all_reduce && gpu_model::may_cut(s))
+  if (o.own_all_reduce && !o.batch_invariant) plan.activation_bytes += gpu_rank_sums::planned_bytes(rank.tp_size, sum_shape_of(config, s));
+  if (o.own_all_reduce && !o.batch_invariant && gpu_model::may_cut(s))
     plan.activation_bytes += gpu_copied_sums::planned_bytes(rank.tp_size, sum_shape_of(config, s));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);

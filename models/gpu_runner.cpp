@@ -62,6 +62,17 @@ std::size_t marks_of_step(const gpu_model& model) {
          4 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
 }
 
+// Whether head i is the one draw of item i, and all that it has: then sampling itself sees to the results.
+bool draws_stand_alone(const gpu_step& step) {
+  if (step.reports || step.items.size() > step.heads.size()) return false;
+  for (std::size_t i = 0; i < step.items.size(); ++i) {
+    const gpu::step_item& item = step.items[i];
+    if (item.first_head != count_of(i) || item.draws != 1 || item.scores != 0) return false;
+    if (step.heads[i].sampling.kind != gpu::sampling_row::work::draw) return false;
+  }
+  return true;
+}
+
 } // namespace
 
 gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
@@ -131,6 +142,7 @@ void gpu_runner::record(std::int32_t rows, kernel_timer* timer) {
   gpu_batch batch;
   batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
   batch.block_tables = slots_.arrays().block_tables;
+  batch.embedded = model_.fuses(batch);
   cuda::graph recorded = cuda::graph::capture(compute(), [&] {
     run_layers(batch, rows, timer, {});
     if (timer != nullptr) timer->end(compute());
@@ -269,7 +281,7 @@ void gpu_runner::put_parts(const gpu_step& step, gpu_batch& batch) {
   }
 }
 
-void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
+void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, std::size_t slot, uploaded& at) {
   at.items = uploads_.put(view(step.items));
   at.counted = uploads_.put(view(step.counted));
   gpu::prepare_rows_args& rows = at.rows;
@@ -285,12 +297,23 @@ void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
   rows.positions = out.positions;
   rows.tables = out.tables;
   rows.row_tables = out.row_tables;
+  rows.row_tiles = out.row_tiles;
   rows.head_rows = out.head_rows;
   rows.head_inputs = slots_.head_inputs();
   rows.sampling = slots_.sampling();
+  std::byte* const results = downloads_.device(slot);
+  rows.kept_count = !stages_ && draws_stand_alone(step) ? count_of(step.items.size()) : 0;
+  rows.kept = reinterpret_cast<gpu::sampled_token*>(results + layout.drawn);
+  rows.results = reinterpret_cast<gpu::item_result*>(results);
   at.batch.rows = rows.row_count;
   at.batch.decode_rows = step.decode_rows;
   at.batch.block_tables = slots_.arrays().block_tables;
+  at.batch.embedded = model_.fuses(at.batch) && model_.embedding() != nullptr;
+  if (at.batch.embedded) {
+    rows.embedding = model_.embedding();
+    rows.hidden = model_.hidden();
+    rows.row_bytes = model_.config().hidden_size * std::int64_t{2};
+  }
   put_parts(step, at.batch);
 }
 
@@ -334,6 +357,8 @@ void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t co
   args.inputs = slots_.head_inputs() + first;
   args.sampled = slots_.sampled() + first;
   args.best = slots_.best() + std::ptrdiff_t{first} * gpu::most_best_tokens;
+  args.last_tokens = slots.last_token;
+  args.faulted = slots.faulted;
   args.overlaps = model_.shape().overlaps;
   gpu::sample(compute().handle(), args);
 }
@@ -400,7 +425,7 @@ void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, std::size_t sl
   const std::int32_t rows = at.rows.row_count;
   timed_graphs_[slot] = nullptr;
   if (rows == 0) return;
-  if (stages_) stages_->receive_rows(model_.entering(), rows);
+  if (stages_) stages_->receive_rows(model_.hidden(), rows);
   if (graph > 0) mark(timer, kernel_group::layers);
   if (graph == 0 || !replay(graph, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   if (stages_) stages_->send_rows(model_.hidden(), rows);
@@ -420,9 +445,9 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   for (bool all = false; !all;) {
     uploads_.begin();
     all = put_changes(step, at);
-    if (all) put_rows(step, at);
+    if (all) put_rows(step, layout, slot, at);
     uploads_.send();
-    if (!std::exchange(begun, true)) begun_[slot].record(compute()); // behind the wait for the upload, which is idle time
+    if (!std::exchange(begun, true)) begun_[slot].record(options_.asynchronous_copies ? streams_.copy_in : compute());
     settle();
     apply_changes(at);
     if (all) prepare(step, at);
@@ -430,7 +455,11 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   }
   run_rows(at, graph, slot, timer);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
-  stages_ && !stages_->last() ? keep_when_heard(step, at, layout, slot) : keep(step, at, layout, slot);
+  if (stages_ && !stages_->last()) {
+    keep_when_heard(step, at, layout, slot);
+  } else if (at.rows.kept_count < count_of(step.items.size()) || stages_) {
+    keep(step, at, layout, slot);
+  }
   if (timer != nullptr) timer->end(compute());
   settle();
   downloads_.fetch(slot, layout.end);

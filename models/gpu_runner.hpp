@@ -50,11 +50,12 @@ class gpu_runner {
   void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
   // Blocks until the results of `slot` are there.
   const std::byte* wait(std::size_t slot) const;
-  // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
+  // Of the step in `slot`, after wait(): from the arrival of its upload to the end of its work, and the copy behind that. (When the work
+  // itself began is not asked: an event with a time between two steps would cost 1 us of each.)
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
-  // From the end of the step in slot `before`, whose place was not used again yet, to this one's begin; about 0 when it waited for that
-  // end.
+  // From the end of the step in slot `before`, whose place was not used again yet, to the arrival of this one's upload; below 0 when that
+  // was there earlier.
   float gap_ms(std::size_t before, std::size_t slot) const { return cuda::elapsed_ms(downloads_.computed(before), begun_[slot]); }
   std::vector<group_time> kernel_times(std::size_t slot) const; // empty unless asked for
 
@@ -67,7 +68,7 @@ class gpu_runner {
   void record(std::int32_t rows, kernel_timer* timer);
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
-  void put_rows(const gpu_step& step, uploaded& at);
+  void put_rows(const gpu_step& step, const download_layout& layout, std::size_t slot, uploaded& at);
   gpu_tiles put_tiles(const gpu_step& step, const gpu_part& rows, std::int32_t window);
   void put_parts(const gpu_step& step, gpu_batch& batch);
   void apply_changes(const uploaded& at);
