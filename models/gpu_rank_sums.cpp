@@ -15,7 +15,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t element = 2;
-constexpr std::size_t most_sent = std::size_t{2} << 20; // bytes of a call to all peers together: beyond that NCCL is asked
+constexpr std::size_t most_sent = std::size_t{4} << 20; // bytes of a call to all peers together: beyond that NCCL is asked
 constexpr std::chrono::milliseconds patience{2'000};    // at the start, for a peer that takes part
 constexpr const char* purpose = "sums over GPUs";
 

@@ -12,7 +12,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t columns = 4096;
-constexpr std::size_t row_bytes_each = columns * 2, most_bytes = std::size_t{64} << 20, most_own_bytes = std::size_t{2} << 20;
+constexpr std::size_t row_bytes_each = columns * 2, most_bytes = std::size_t{64} << 20, most_own_bytes = std::size_t{4} << 20;
 constexpr float epsilon = 1e-5F;
 
 class sum_bench {
