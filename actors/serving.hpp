@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster.hpp"
 #include "core/service.hpp"
 #include "core/step.hpp"
 #include "scheduler/scheduler.hpp"
@@ -52,6 +53,7 @@ struct serving_options {
   // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
   std::string worker_preamble;                       // what the child finds on its standard input before its token: whole lines, or nothing
+  std::vector<std::vector<std::string>> slot_arguments; // in a cluster: what stands behind worker_command, by slot of this machine
   std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the group is lost
   std::chrono::milliseconds rank_deadline{1'500};    // so long may a rank's answer come after the first one's, at least: a rank is late
   std::chrono::milliseconds start_deadline{300'000}; // of a group's start
@@ -68,12 +70,14 @@ struct serving_parts {
   std::shared_ptr<telemetry::metrics> metrics;
   std::shared_ptr<telemetry::timeline> timeline;    // null: nothing is traced
   std::shared_ptr<void> companion;                  // lives as long as the serving side; may be null
+  std::optional<cluster_options> cluster;           // groups are placed on several machines; needs worker_command
   std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
 };
 
 class serving : public request_handler {
  public:
-  // Returns once every group is up; throws load_error or std::runtime_error when one cannot be.
+  // Returns once every group is up, which in a cluster may take until enough nodes have joined; throws load_error or std::runtime_error
+  // when one cannot be.
   static std::unique_ptr<serving> start(serving_options options, serving_parts parts);
 
   // Refuses new requests from here on.

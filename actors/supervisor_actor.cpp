@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "actors/group_limits.hpp"
+#include "actors/slot_board.hpp"
 #include "actors/supervisor_seats.hpp"
 
 namespace troupe::actors {
@@ -23,6 +24,7 @@ using phase = supervisor_state::phase;
 
 constexpr std::chrono::milliseconds kCauseGrace{250}; // from a broken connection to the exit of a child that died
 constexpr std::chrono::milliseconds kEndGrace{2000};  // for a device in this process to finish its step
+constexpr std::chrono::milliseconds kPlacesLook{500}; // between looks for free slots; nodes that join are told besides
 
 void start_group(self_pointer self);
 
@@ -74,17 +76,6 @@ void end_everything(self_pointer self) {
   self->send(s.core.gateway, end_all{s.shared->health.refusal()}); // which passes it on
 }
 
-void give_up(self_pointer self, const std::string& reason) {
-  auto& s = self->state;
-  s.now = phase::failed;
-  clear_seats(self);
-  s.shared->log(replica_prefix(s) + "given up: " + reason);
-  s.shared->health.give_group_up(s.replica, reason);
-  if (s.shared->health.failed()) return end_everything(self);
-  offer_requests(self);
-  move_requests_later(self);
-}
-
 void fail_start(self_pointer self, const device_start_failed& failed) {
   auto& s = self->state;
   if (s.first == nullptr) return;
@@ -96,6 +87,19 @@ void fail_start(self_pointer self, const device_start_failed& failed) {
   s.first = nullptr;
 }
 
+void give_up(self_pointer self, const std::string& reason) {
+  auto& s = self->state;
+  s.now = phase::failed;
+  clear_seats(self);
+  if (s.shared->slots) s.shared->slots->release(s.replica);
+  s.shared->log(replica_prefix(s) + "given up: " + reason);
+  fail_start(self, {{}, reason, false});
+  s.shared->health.give_group_up(s.replica, reason);
+  if (s.shared->health.failed()) return end_everything(self);
+  offer_requests(self);
+  move_requests_later(self);
+}
+
 // -- losing and replacing a group -------------------------------------------------------------------------------------------------
 
 void replace_group(self_pointer self) {
@@ -104,7 +108,7 @@ void replace_group(self_pointer self) {
   const std::uint64_t steps = s.shared->health.steps(s.replica);
   const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
   s.completed = steps;
-  if (!s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
+  if (!std::exchange(s.by_order, false) && !s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
   s.shared->parts.metrics->group_restarted(s.replica);
   start_group(self);
 }
@@ -138,10 +142,10 @@ void doubt(self_pointer self, std::string reason) {
   set_timer(self, group_wait::cause, kCauseGrace);
 }
 
-void start_has_failed(self_pointer self, const device_start_failed& failed) {
+void start_has_failed(self_pointer self, const device_start_failed& failed, bool by_node = false) {
   auto& s = self->state;
   clear_seats(self);
-  if (s.first != nullptr) {
+  if (s.first != nullptr && !by_node) {
     s.now = phase::failed;
     return fail_start(self, failed);
   }
@@ -153,9 +157,22 @@ void start_has_failed(self_pointer self, const device_start_failed& failed) {
 
 // -- starting ---------------------------------------------------------------------------------------------------------------------
 
+void wait_for_places(self_pointer self) {
+  auto& s = self->state;
+  s.now = phase::waiting;
+  set_timer(self, group_wait::places, kPlacesLook);
+  const std::int32_t slots = s.shared->slots->slots_in_all();
+  if (std::exchange(s.slots_seen, slots) == slots) return;
+  s.shared->log(replica_prefix(s) + "waits for slots: its group takes " + std::to_string(s.shared->options.group_size) +
+                ", the machines that are there have " + std::to_string(slots) + " for " + std::to_string(s.shared->options.replicas) +
+                " such group(s)");
+}
+
 void start_group(self_pointer self) {
   auto& s = self->state;
   clear_seats(self);
+  if (!claim_places(self)) return wait_for_places(self);
+  s.slots_seen = -1;
   s.now = phase::starting;
   ++s.generation;
   s.was_up = false;
@@ -258,6 +275,50 @@ void child_has_changed(self_pointer self, const child_changed& changed) {
   if (s.now == phase::starting) start_has_failed(self, {{}, rank_name(s, changed.rank) + "the device process was stopped", false});
 }
 
+void worker_has_changed(self_pointer self, const worker_changed& news) {
+  auto& s = self->state;
+  if (news.reason.empty()) return child_has_changed(self, {news.generation, news.rank, news.status});
+  if (news.generation != s.generation || s.now != phase::starting) return;
+  start_has_failed(self, {{}, rank_name(s, news.rank) + news.reason, false}, true);
+}
+
+// -- nodes ------------------------------------------------------------------------------------------------------------------------
+
+void node_is_lost(self_pointer self, const node_change& change) {
+  auto& s = self->state;
+  if (ranks_on(s, change.node) == 0) return;
+  drop_ranks_on(s, change.node);
+  const std::string reason = "node " + change.name + " is lost";
+  if (s.now == phase::starting) return start_has_failed(self, {{}, reason, false}, true);
+  if (s.now == phase::up || s.now == phase::doubtful) return lose(self, reason, loss_cause::killed);
+  if (s.now == phase::retiring && all_ended(s)) replace_group(self);
+}
+
+// A group leaves a node when it can start anew elsewhere, or its requests can go on at another replica; else it stays as long as the node
+// does.
+void leave_nodes(self_pointer self) {
+  auto& s = self->state;
+  if (s.now != phase::starting && s.now != phase::up && s.now != phase::doubtful) return;
+  const slot_board& slots = *s.shared->slots;
+  const bool must = std::any_of(s.seats.begin(), s.seats.end(), [&](const rank_seat& x) { return slots.is_leaving(x.where.node); });
+  if (!must) return;
+  const bool room = slots.could_claim(s.replica);
+  if (!room && !s.shared->health.other_is_up(s.replica)) {
+    s.shared->log(replica_prefix(s) + "its node wants to leave, but no other slots are free and no other replica is up: it goes on there");
+    return;
+  }
+  if (s.now == phase::starting) return start_has_failed(self, {{}, "its node leaves", false}, true);
+  s.by_order = true;
+  lose(self, "its node leaves", loss_cause::killed);
+  if (!room) offer_requests(self);
+}
+
+void node_has_changed(self_pointer self, const node_change& change) {
+  if (change.what == node_event::lost) return node_is_lost(self, change);
+  if (change.what == node_event::joined && self->state.now == phase::waiting) return start_group(self);
+  leave_nodes(self);
+}
+
 void device_has_hung_up(self_pointer self, const rank_seat& seat) {
   auto& s = self->state;
   const auto rank = static_cast<std::int32_t>(&seat - s.seats.data());
@@ -276,6 +337,8 @@ void wait_is_over(self_pointer self, const group_timeout& over) {
   if (over.wait == group_wait::start && s.now == phase::starting) {
     start_has_failed(self,
                      {{}, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms", false});
+  } else if (over.wait == group_wait::places && s.now == phase::waiting) {
+    start_group(self);
   } else if (over.wait == group_wait::cause && s.now == phase::starting) {
     start_has_failed(self, {{}, "a device process does not answer", false});
   } else if (over.wait == group_wait::cause && s.now == phase::doubtful) {
@@ -301,7 +364,10 @@ void stop(self_pointer self) {
 // True when `source` was one of the actors without which nothing can be served.
 bool core_actor_ended(self_pointer self, const caf::actor_addr& source) {
   auto& s = self->state;
-  if (source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) return false;
+  const bool cluster = s.core.cluster && source == s.core.cluster.address();
+  if (!cluster && source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) {
+    return false;
+  }
   if (s.now == phase::stopping) return true;
   s.now = phase::failed;
   clear_seats(self);
@@ -340,6 +406,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
   self->monitor(s.core.gateway);
   self->monitor(s.core.scheduler);
   self->monitor(s.core.detokenizer);
+  if (s.core.cluster) self->monitor(s.core.cluster);
   start_group(self);
   return {
       [self](const device_hello& hello) { device_is_there(self, hello); },
@@ -348,6 +415,8 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const device_start_failed& failed) { device_did_not_start(self, failed); },
       [self](const group_suspect& suspect) { group_is_suspect(self, suspect); },
       [self](const child_changed& changed) { child_has_changed(self, changed); },
+      [self](const worker_changed& news) { worker_has_changed(self, news); },
+      [self](const node_change& change) { node_has_changed(self, change); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](caf::close_atom) { stop(self); },
   };

@@ -85,6 +85,8 @@ device_choice choose_device(const engine_options& o, const model_config& config)
           "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
 }
 
+int count_gpus() { return gpu_count(); }
+
 void check_gpu_ranks(const engine_options& o, std::int32_t first) {
   const std::int32_t count = gpu_count();
   if (o.devices() > count - first) {
@@ -120,6 +122,8 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   }
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
+
+int count_gpus() { return 0; }
 
 void check_gpu_ranks(const engine_options&, std::int32_t) {}
 

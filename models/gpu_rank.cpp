@@ -38,6 +38,8 @@ gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::m
   cuda::nccl_options options;
   options.name = "tp";
   options.deadline = deadline;
+  options.interface = host.interface;
+  options.across_nodes = host.across_nodes;
   cuda::nccl_group_id id;
   if (host.tp_rank == 0) id = cuda::make_nccl_group_id(options);
   std::array<std::int32_t, sizeof(id.bytes) / sizeof(std::int32_t)> words{};
