@@ -143,8 +143,11 @@ void node_leaves(self_pointer self) {
   if (!number) return;
   auto& node = s.nodes.at(*number);
   if (node.now == phase::leaving) return;
-  const bool member = std::exchange(node.now, phase::leaving) == phase::member;
-  if (!member) s.shared->slots->add(*number, 0); // nothing was placed there yet
+  if (node.now == phase::joining) { // nothing was placed there yet
+    self->send(node.handle, caf::close_atom::value);
+    return forget(self, *number, "has left");
+  }
+  node.now = phase::leaving;
   s.shared->slots->set_leaving(*number);
   s.shared->log("node " + node.about.name + " wants to leave");
   tell_supervisors(self, *number, node.about.name, node_event::leaving);

@@ -110,7 +110,7 @@ actors::worker_plan node_program::prepare(const actors::head_description& head) 
   engine_options engine = parse_arguments(std::move(arguments));
   engine.device = flag_for_device(o_.device, head.device);
   const auto source = open_source(engine);
-  if (const std::string mine = fingerprint(*source); mine != head.fingerprint) {
+  if (const std::string mine = fingerprint(engine, *source); mine != head.fingerprint) {
     throw std::runtime_error("the model at " + engine.model.string() + " (fingerprint " + mine + ") is not the head's " + head.model + " (" +
                              head.fingerprint + ")");
   }

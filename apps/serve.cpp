@@ -93,6 +93,7 @@ int serve(serve_options& o) {
   hooks.slow_reader_dropped = [metrics] { metrics->slow_reader_dropped(); };
 
   std::unique_ptr<cluster_head> head; // outlives the engine
+  check_head_flags(o.cluster);
   if (!o.cluster.listen.empty()) {
     head = std::make_unique<cluster_head>(o.cluster, [metrics] { metrics->node_refused(); });
     spdlog::info("cluster: nodes join at {}", head->address());

@@ -29,10 +29,7 @@ class hash {
   std::uint64_t state_ = 0xcbf29ce484222325U;
 };
 
-} // namespace
-
-std::string fingerprint(const checkpoint& source) {
-  hash all;
+void add(hash& all, const checkpoint& source) {
   // A GGUF file's metadata holds its tokenizer, too.
   all.add(json::dump(source.metadata()));
   std::vector<const stored_tensor*> tensors;
@@ -43,6 +40,17 @@ std::string fingerprint(const checkpoint& source) {
     all.add(tensor->type_name);
     for (const std::int64_t extent : tensor->shape) all.add(static_cast<std::uint64_t>(extent));
     all.add(tensor->bytes);
+  }
+}
+
+} // namespace
+
+std::string fingerprint(const engine_options& options, const checkpoint& source) {
+  hash all;
+  add(all, source);
+  if (!options.draft_model.empty()) {
+    const bool dummy = options.load_format == "dummy";
+    add(all, *(dummy ? open_checkpoint_without_weights(options.draft_model) : open_checkpoint(options.draft_model)));
   }
   return all.text();
 }

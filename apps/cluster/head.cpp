@@ -19,6 +19,14 @@ void add_head_flags(CLI::App& command, head_flags& f) {
   add_cluster_flags(command, f.both);
 }
 
+void check_head_flags(const head_flags& f) {
+  if (!f.listen.empty()) return;
+  const auto& who = f.both.who;
+  const bool any = !f.both.token_file.empty() || !who.certificate.empty() || !who.key.empty() || !who.authority.empty() ||
+                   f.both.insecure_network || f.both.slots || f.nodes > 0 || f.any_build;
+  if (any) throw std::invalid_argument("--slots, --nodes and the flags of --cluster-... are of a cluster, which --cluster-listen opens");
+}
+
 cluster_head::cluster_head(const head_flags& flags, std::function<void()> refused) : flags_(flags) {
   const auto [host, port] = parse_address(flags.listen, "--cluster-listen");
   try {
@@ -54,7 +62,7 @@ actors::cluster_options cluster_head::describe(const engine_options& options, co
   cluster.loopback = loopback_;
   cluster.head.model = std::filesystem::absolute(options.model).string();
   cluster.head.device = options.device == "cpu" || (options.device == "auto" && !choose_device(options, source.config()).gpu) ? "cpu" : "cuda";
-  cluster.head.fingerprint = fingerprint(source);
+  cluster.head.fingerprint = fingerprint(options, source);
   cluster.head.arguments = to_arguments(options);
   cluster.head.arguments.erase(cluster.head.arguments.begin()); // the model: each machine has its own path
   cluster.lead_join_to = [gate = gate_.get()](std::uint16_t port) { gate->lead_join_to(port); };

@@ -22,6 +22,9 @@ struct head_flags {
   bool any_build = false;
 };
 
+// Throws std::invalid_argument where flags of a cluster are given without one.
+void check_head_flags(const head_flags& flags);
+
 void add_head_flags(CLI::App& command, head_flags& flags);
 
 class cluster_head {

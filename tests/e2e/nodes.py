@@ -36,7 +36,9 @@ class Node:
         words = [*prefix, program, "node", "--join", head, "--device", "cpu", *flags]
         if name:
             words += ["--name", name]
-        environment = {**os.environ, "TROUPE_CLUSTER_TOKEN": token} if token else dict(os.environ)
+        environment = {name: text for name, text in os.environ.items() if name != "TROUPE_CLUSTER_TOKEN"}
+        if token:
+            environment["TROUPE_CLUSTER_TOKEN"] = token
         self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, env=environment)
 
     def text(self):
@@ -155,12 +157,12 @@ def undisturbed(program, model, *shape):
         return load.texts
 
 
-def join_late_drain_kill_freeze(program, model, texts):
-    """Two nodes of one slot each, no slot at the head: TP 2 across them. A third is the spare."""
+def join_late_drain_kill_freeze(program, model, shape, texts):
+    """A slot at the head and two nodes of one slot each: TP 3 across them. A third is the spare."""
     def two(address):
         return [Node(program, address, name=name) for name in ("a", "b")]
 
-    with Cluster(program, model, "--tp", "2", "--slots", "0", "--max-device-restarts", "1000", start_nodes=two) as server:
+    with Cluster(program, model, *shape, "--max-device-restarts", "1000", start_nodes=two) as server:
         a, b = server.nodes
         Load(server).start().expect(texts)
         assert server.metric("troupe_nodes") == 2 and server.metric("troupe_node_ranks", 'node="a"') == 1
@@ -252,9 +254,11 @@ def refusals(program, model):
         with Cluster(program, model) as server:
             for what, node, said in [
                 ("token", Node(program, server.address(), token="another token altogether"), "the token is not this cluster's"),
-                ("no token", Node(program, server.address(), token=None), "token"),
-                ("name", Node(program, server.address(), name="head"), "name"),
-                ("model", Node(program, server.address(), "--model", str(other)), "other"),
+                ("no token", Node(program, server.address(), token=None), "a cluster needs a token"),
+                ("name", Node(program, server.address(), name="head"), "a node's name"),
+                ("model", Node(program, server.address(), "--model", str(other), name="m"), "other"),
+                ("slots", Node(program, server.address(), "--slots", "0", name="s"), "--slots 0"),
+                ("interface", Node(program, server.address(), "--interface", "nosuch0", name="i"), "nosuch0"),
             ]:
                 code = node.process.wait(30)
                 assert code == 1 and said in node.text(), (what, code, node.text())
@@ -269,7 +273,8 @@ def main():
     refusals(program, model)
     last_node_leaves(program, model, texts)
     replica_moves(program, model, texts)
-    join_late_drain_kill_freeze(program, model, undisturbed(program, model, "--tp", "2"))
+    join_late_drain_kill_freeze(program, model, ["--tp", "3"], undisturbed(program, model, "--tp", "3"))
+    join_late_drain_kill_freeze(program, model, ["--pp", "2", "--slots", "0"], texts)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,12 @@ struct gate::impl {
 
   asio::awaitable<void> accept();
   asio::awaitable<void> receive(std::shared_ptr<connection> peer);
-  asio::awaitable<std::uint16_t> let_in(connection& peer);
+  struct verdict {
+    std::uint16_t port = 0; // 0: nothing more is said
+    std::string reason;     // why not; empty: let in
+  };
+  asio::awaitable<verdict> let_in(connection& peer);
+  asio::awaitable<verdict> judge_line(connection& peer, const std::string& nonce, std::string line);
   void refuse(const std::string& name, const std::string& reason);
   // The local port that a purpose leads to; 0: none.
   std::uint16_t port_of(const std::string& purpose);
@@ -89,25 +94,17 @@ asio::awaitable<void> gate::impl::receive(std::shared_ptr<connection> peer) {
   using namespace asio::experimental::awaitable_operators;
   const std::string name = name_of(peer->socket());
   asio::steady_timer limit(io, handshake_deadline);
-  std::uint16_t port = 0;
-  std::string reason = "said nothing that counts within " + std::to_string(handshake_deadline.count()) + " s";
-  try {
-    const auto outcome = co_await (let_in(*peer) || limit.async_wait(as_result));
-    if (outcome.index() == 0) {
-      port = std::get<0>(outcome);
-      reason.clear();
-    }
-  } catch (const std::exception& e) {
-    reason = e.what();
-  }
+  verdict found{0, "said nothing that counts within " + std::to_string(handshake_deadline.count()) + " s"};
+  auto outcome = co_await (let_in(*peer) || limit.async_wait(as_result)); // neither throws: that would make this wait for the other
+  if (outcome.index() == 0) found = std::get<0>(std::move(outcome));
   --on_their_way;
-  if (!reason.empty()) refuse(name, reason);
-  if (port == 0) {
+  if (!found.reason.empty()) refuse(name, found.reason);
+  if (found.port == 0) {
     peer->close();
     co_return;
   }
   tcp::socket near(io);
-  const auto [failure] = co_await near.async_connect({asio::ip::address_v4::loopback(), port}, as_result);
+  const auto [failure] = co_await near.async_connect({asio::ip::address_v4::loopback(), found.port}, as_result);
   if (failure) {
     peer->close();
     co_return;
@@ -115,35 +112,32 @@ asio::awaitable<void> gate::impl::receive(std::shared_ptr<connection> peer) {
   co_await relay(std::move(peer), std::move(near));
 }
 
-// 0: all is said. Throws std::runtime_error: not let in.
-asio::awaitable<std::uint16_t> gate::impl::let_in(connection& peer) {
+asio::awaitable<gate::impl::verdict> gate::impl::let_in(connection& peer) {
   const error_code unsafe = co_await peer.secure(asio::ssl::stream_base::server);
-  if (unsafe) throw std::runtime_error("TLS: " + unsafe.message());
+  if (unsafe) co_return verdict{0, "TLS: " + unsafe.message()};
   const std::string nonce = random_nonce();
   const error_code unsaid = co_await peer.write(head_line(nonce));
-  if (unsaid) throw std::runtime_error(unsaid.message());
-  const auto [unheard, line] = co_await peer.read_line();
-  if (unheard) throw std::runtime_error(unheard.message());
+  if (unsaid) co_return verdict{0, unsaid.message()};
+  auto [unheard, line] = co_await peer.read_line();
+  if (unheard) co_return verdict{0, unheard.message()};
+  verdict found = co_await judge_line(peer, nonce, std::move(line));
+  if (!found.reason.empty()) co_await peer.write("refused " + found.reason + "\n");
+  co_return found;
+}
+
+asio::awaitable<gate::impl::verdict> gate::impl::judge_line(connection& peer, const std::string& nonce, std::string line) {
   const auto parsed = parse_peer_line(line);
-  std::string reason;
-  std::uint16_t port = 0;
-  if (const auto* wrong = std::get_if<parse_error>(&parsed)) {
-    reason = wrong->reason;
-  } else {
-    const auto& said = std::get<peer_statement>(parsed);
-    reason = judge(said, options.who.token, nonce, options.program, options.any_build);
-    if (reason.empty() && said.purpose != probe_purpose) {
-      port = port_of(said.purpose);
-      if (port == 0) reason = "nobody is expected there now";
-    }
-    if (reason.empty()) {
-      const error_code broken = co_await peer.write("welcome " + prove_head(options.who.token, nonce, said) + "\n");
-      if (broken) throw std::runtime_error(broken.message());
-      co_return port;
-    }
+  if (const auto* wrong = std::get_if<parse_error>(&parsed)) co_return verdict{0, wrong->reason};
+  const auto& said = std::get<peer_statement>(parsed);
+  verdict found{0, judge(said, options.who.token, nonce, options.program, options.any_build)};
+  if (!found.reason.empty()) co_return found;
+  if (said.purpose != probe_purpose) {
+    found.port = port_of(said.purpose);
+    if (found.port == 0) co_return verdict{0, "nobody is expected there now"};
   }
-  co_await peer.write("refused " + reason + "\n");
-  throw std::runtime_error(reason);
+  const error_code broken = co_await peer.write("welcome " + prove_head(options.who.token, nonce, said) + "\n");
+  if (broken) co_return verdict{0, broken.message()};
+  co_return found;
 }
 
 std::uint16_t gate::impl::port_of(const std::string& purpose) {

@@ -31,6 +31,11 @@ struct links::impl {
 
   std::string head() const { return options.host + ":" + std::to_string(options.port); }
   asio::awaitable<std::shared_ptr<connection>> connect(std::string purpose);
+  struct attempt {
+    std::shared_ptr<connection> made;
+    std::exception_ptr failure;
+  };
+  asio::awaitable<attempt> try_to_connect(std::string purpose);
   asio::awaitable<std::shared_ptr<connection>> connect_and_prove(std::string purpose);
   asio::awaitable<void> prove(connection& to, std::string purpose);
   asio::awaitable<route> probe();
@@ -55,11 +60,26 @@ asio::awaitable<std::shared_ptr<connection>> links::impl::connect_and_prove(std:
   co_return to;
 }
 
+asio::awaitable<links::impl::attempt> links::impl::try_to_connect(std::string purpose) {
+  attempt one;
+  try {
+    one.made = co_await connect_and_prove(std::move(purpose));
+  } catch (...) {
+    one.failure = std::current_exception();
+  }
+  co_return one;
+}
+
 asio::awaitable<std::shared_ptr<connection>> links::impl::connect(std::string purpose) {
   using namespace asio::experimental::awaitable_operators;
   asio::steady_timer limit(io, handshake_deadline);
-  auto outcome = co_await (connect_and_prove(std::move(purpose)) || limit.async_wait(as_result));
-  if (outcome.index() == 0) co_return std::get<0>(std::move(outcome));
+  // Neither throws: an exception on one side would make this wait for the other.
+  auto outcome = co_await (try_to_connect(std::move(purpose)) || limit.async_wait(as_result));
+  if (outcome.index() == 0) {
+    attempt one = std::get<0>(std::move(outcome));
+    if (one.failure) std::rethrow_exception(one.failure);
+    co_return one.made;
+  }
   throw std::runtime_error(head() + " did not answer within " + std::to_string(handshake_deadline.count()) +
                            " s (does one side use TLS, and the other not?)");
 }
@@ -97,10 +117,11 @@ asio::awaitable<void> links::impl::lead(std::shared_ptr<tcp::acceptor> listener,
   using namespace asio::experimental::awaitable_operators;
   try {
     asio::steady_timer limit(io, caller_deadline);
-    auto outcome = co_await (listener->async_accept(asio::use_awaitable) || limit.async_wait(as_result));
+    auto outcome = co_await (listener->async_accept(as_result) || limit.async_wait(as_result));
     listener->close();
     if (outcome.index() == 1) co_return;
-    tcp::socket near = std::get<0>(std::move(outcome));
+    auto [failure, near] = std::get<0>(std::move(outcome));
+    if (failure) co_return;
     auto far = co_await connect(std::move(purpose));
     co_await relay(std::move(far), std::move(near));
   } catch (const std::exception&) { // the caller sees his connection close

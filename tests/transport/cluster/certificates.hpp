@@ -31,13 +31,13 @@ class certificates {
   }
 
  private:
-  using key = std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)>;
-  using certificate = std::unique_ptr<X509, void (*)(X509*)>;
+  using owned_key = std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)>;
+  using owned_certificate = std::unique_ptr<X509, void (*)(X509*)>;
 
-  static key make_key() { return {EVP_EC_gen("P-256"), EVP_PKEY_free}; }
+  static owned_key make_key() { return {EVP_EC_gen("P-256"), EVP_PKEY_free}; }
 
-  static certificate make(const std::string& name, EVP_PKEY* subject, EVP_PKEY* signer, X509* issuer) {
-    certificate made(X509_new(), X509_free);
+  static owned_certificate make(const std::string& name, EVP_PKEY* subject, EVP_PKEY* signer, X509* issuer) {
+    owned_certificate made(X509_new(), X509_free);
     X509_set_version(made.get(), 2);
     ASN1_INTEGER_set(X509_get_serialNumber(made.get()), static_cast<long>(std::hash<std::string>{}(name) & 0xffffff));
     X509_gmtime_adj(X509_getm_notBefore(made.get()), -60);
@@ -56,8 +56,8 @@ class certificates {
   }
 
   std::filesystem::path folder_;
-  key key_;
-  certificate own_;
+  owned_key key_;
+  owned_certificate own_;
 };
 
 } // namespace troupe::test

@@ -187,7 +187,7 @@ TEST_F(gate_test, a_port_that_awaits_nobody_is_not_to_be_reached) {
   echo other;
   gate head(door());
   links node(to(head));
-  for (const std::string purpose : {std::to_string(other.port), std::string("join"), std::string("99999999"), std::string("0"), std::string("-1")}) {
+  for (const std::string& purpose : {std::to_string(other.port), std::string("join"), std::string("99999999"), std::string("0"), std::string("-1")}) {
     const int fd = connect_to(node.open(purpose));
     EXPECT_EQ(receive(fd, 1), "") << purpose;
     close(fd);
