@@ -26,10 +26,11 @@ struct spawn_setup {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
 
-  explicit spawn_setup(int standard_input) {
+  spawn_setup(int standard_input, std::optional<int> standard_output) {
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attributes);
     check(posix_spawn_file_actions_adddup2(&files, standard_input, STDIN_FILENO), "redirecting its standard input");
+    if (standard_output) check(posix_spawn_file_actions_adddup2(&files, *standard_output, STDOUT_FILENO), "redirecting its output");
     check(posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1), "closing inherited files");
     sigset_t none;
     sigset_t all;
@@ -48,11 +49,11 @@ struct spawn_setup {
   spawn_setup& operator=(const spawn_setup&) = delete;
 };
 
-pid_t spawn(const std::vector<std::string>& command, int standard_input) {
+pid_t spawn(const std::vector<std::string>& command, int standard_input, std::optional<int> standard_output) {
   std::vector<char*> arguments;
   for (const std::string& a : command) arguments.push_back(const_cast<char*>(a.c_str())); // posix_spawn does not write to them
   arguments.push_back(nullptr);
-  const spawn_setup setup(standard_input);
+  const spawn_setup setup(standard_input, standard_output);
   pid_t pid = -1;
   check(posix_spawnp(&pid, arguments.front(), &setup.files, &setup.attributes, arguments.data(), environ),
         "starting '" + command.front() + "'");
@@ -61,7 +62,8 @@ pid_t spawn(const std::vector<std::string>& command, int standard_input) {
 
 } // namespace
 
-child_process::child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int)> on_change) {
+child_process::child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int)> on_change,
+                             std::optional<int> standard_output) {
   if (command.empty()) throw std::runtime_error("device process: no command");
   int ends[2] = {-1, -1};
   check(pipe2(ends, O_CLOEXEC) == 0 ? 0 : errno, "making a pipe");
@@ -69,7 +71,7 @@ child_process::child_process(const std::vector<std::string>& command, const std:
   try {
     const std::string line = first_line + "\n"; // both ends are open and the pipe is empty: this neither blocks nor breaks
     if (write(keep_alive_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) check(errno, "writing to a pipe");
-    pid_ = spawn(command, ends[0]);
+    pid_ = spawn(command, ends[0], standard_output);
   } catch (...) {
     close(ends[0]);
     close(ends[1]);

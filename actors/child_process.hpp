@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,7 +19,9 @@ class child_process {
   // has ended. It then stays a zombie until it is reaped by the destructor, so its id cannot come to name another. Throws
   // std::runtime_error when it cannot be started.
   // `first_line` (short, no newline at its end, but maybe within) is for what must not be seen in a command line.
-  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_change);
+  // `standard_output`: a file of this process; none: as this process's own.
+  child_process(const std::vector<std::string>& command, const std::string& first_line, std::function<void(int status)> on_change,
+                std::optional<int> standard_output = {});
   ~child_process(); // kills and reaps
   child_process(const child_process&) = delete;
   child_process& operator=(const child_process&) = delete;

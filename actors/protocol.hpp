@@ -7,6 +7,7 @@
 //   device --device_hello--> supervisor --rank_start--> device --rendezvous (rank 0), device_ready | device_start_failed--> supervisor
 //   supervisor --attach/detach/migrate--> scheduler --group_suspect--> supervisor
 //   scheduler --moved_sequences--> gateway --moved_sequences--> scheduler of another replica
+//   serving --program_change--> supervisor --pause_group--> scheduler --group_paused--> supervisor --program_changed--> serving
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -175,6 +176,26 @@ struct group_suspect {
   bool by_peer = false;
 };
 
+// No plan is made any more; the group is let go once all that were made are done.
+struct pause_group {
+  generation_number generation = 0;
+};
+
+struct group_paused {
+  generation_number generation = 0;
+};
+
+// The ranks of this group are to run another program: it takes the place of the command line's first word.
+struct program_change {
+  std::string program;
+  std::int64_t start_deadline_ms = 0; // of the ranks that run it
+};
+
+struct program_changed {
+  std::string failure;         // empty: it runs; else why not, and the ranks run the program of before
+  std::uint64_t paused_ns = 0; // no step was planned for so long
+};
+
 // The child process of a rank was stopped, or has ended (it is not reaped yet).
 struct child_changed {
   generation_number generation = 0;
@@ -190,6 +211,7 @@ enum class group_wait : std::uint8_t {
   retry, // a start failed: before the next
   move,  // of requests: the group is not back
   places, // for the ranks: too few slots are free
+  proof, // of a new program: the group has lasted
 };
 
 struct group_timeout {
@@ -277,7 +299,9 @@ typename Inspector::result_type inspect(Inspector& f, remove_sequences& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_start& x) {
-  return f(caf::meta::type_name("rank_start"), x.replica, x.rank, x.size, x.generation, x.rendezvous);
+  auto num_blocks = wire::to_pair(x.num_blocks);
+  return f(caf::meta::type_name("rank_start"), x.replica, x.rank, x.size, x.generation, x.rendezvous, num_blocks,
+           wire::after_load([&] { x.num_blocks = wire::to_optional(num_blocks); }));
 }
 
 template <class Inspector>
@@ -326,6 +350,26 @@ typename Inspector::result_type inspect(Inspector& f, group_suspect& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, pause_group& x) {
+  return f(caf::meta::type_name("pause_group"), x.generation);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, group_paused& x) {
+  return f(caf::meta::type_name("group_paused"), x.generation);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, program_change& x) {
+  return f(caf::meta::type_name("program_change"), x.program, x.start_deadline_ms);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, program_changed& x) {
+  return f(caf::meta::type_name("program_changed"), x.failure, x.paused_ns);
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, child_changed& x) {
   return f(caf::meta::type_name("child_changed"), x.generation, x.rank, x.status);
 }
@@ -345,7 +389,8 @@ using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reac
                                          caf::reacts_to<device_start_failed>>;
 
 using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<worker_changed>,
-                                                 caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<caf::close_atom>>;
+                                                 caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
+                                                 caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
 
 // A node, as the head sees it. leave: it wants to; close: it may.
 using node_actor = caf::typed_actor<caf::reacts_to<node_welcome>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>,
@@ -365,7 +410,7 @@ using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::
 using scheduler_actor =
     caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, caf::reacts_to<moved_sequences>, //
                      caf::reacts_to<caf::join_atom, generation_number, executor_info, std::vector<device_actor>>,
-                     caf::reacts_to<detach_group>, caf::reacts_to<caf::migrate_atom, gateway_actor>, //
+                     caf::reacts_to<detach_group>, caf::reacts_to<pause_group>, caf::reacts_to<caf::migrate_atom, gateway_actor>, //
                      caf::reacts_to<step_done>, caf::reacts_to<step_failed>, caf::reacts_to<caf::tick_atom>>;
 
 using detokenizer_actor =
@@ -410,6 +455,10 @@ CAF_ADD_TYPE_ID(troupe, (troupe::actors::device_actor))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::scheduler_actor))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::gateway_actor))
 CAF_ADD_TYPE_ID(troupe, (std::vector<troupe::actors::device_actor>))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::pause_group))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_paused))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::program_change))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::program_changed))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::supervisor_actor))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_hello))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_welcome))

@@ -77,12 +77,28 @@ void send_plan(self_pointer self, step_plan plan, std::uint64_t now) {
   self->send(s.ranks.front().device, std::move(plan));
 }
 
+void forget_group(self_pointer self, loss_cause cause, const char* event) {
+  auto& s = self->state;
+  s.ranks.clear();
+  s.halted = s.pausing = false;
+  s.sent.clear();
+  const std::uint64_t now = now_ns();
+  send_updates(self, s.core->device_lost(now, cause), now);
+  if (auto& timeline = s.shared->parts.timeline) timeline->mark(event, now);
+  s.shared->parts.metrics->set_group(s.replica, false, static_cast<std::int64_t>(s.core->epoch()));
+  report_stats(s);
+}
+
 // Plans as far ahead as the scheduler allows.
 void pump(self_pointer self) {
   auto& s = self->state;
   expire(self);
+  if (s.pausing && s.sent.empty()) {
+    forget_group(self, loss_cause::killed, "device let go"); // no plan is out, so nobody is blamed
+    self->send(s.supervisor, group_paused{s.generation});
+  }
   const auto most = static_cast<std::size_t>(std::max(1, s.shared->options.plans_in_flight));
-  while (!s.ranks.empty() && !s.halted && s.sent.size() <= most) {
+  while (!s.ranks.empty() && !s.halted && !s.pausing && s.sent.size() <= most) {
     const std::uint64_t now = now_ns();
     auto plan = s.core->schedule(now);
     if (!plan) break;
@@ -119,23 +135,11 @@ void readmit(self_pointer self, moved_sequences& moved) {
   pump(self);
 }
 
-void forget_group(self_pointer self, loss_cause cause) {
-  auto& s = self->state;
-  s.ranks.clear();
-  s.halted = false;
-  s.sent.clear();
-  const std::uint64_t now = now_ns();
-  send_updates(self, s.core->device_lost(now, cause), now);
-  if (auto& timeline = s.shared->parts.timeline) timeline->mark("device lost", now);
-  s.shared->parts.metrics->set_group(s.replica, false, static_cast<std::int64_t>(s.core->epoch()));
-  report_stats(s);
-}
-
 // The scheduler's own finding: a step failed, or did not come back.
 void give_group_up(self_pointer self, std::string reason) {
   auto& s = self->state;
   if (s.ranks.empty()) return;
-  forget_group(self, loss_cause::fault);
+  forget_group(self, loss_cause::fault, "device lost");
   self->send(s.supervisor, group_suspect{s.generation, std::move(reason), false});
 }
 
@@ -235,7 +239,14 @@ void attach(self_pointer self, generation_number generation, const executor_info
 }
 
 void detach(self_pointer self, const detach_group& d) {
-  if (!self->state.ranks.empty() && self->state.generation == d.generation) forget_group(self, d.cause);
+  if (!self->state.ranks.empty() && self->state.generation == d.generation) forget_group(self, d.cause, "device lost");
+}
+
+void pause(self_pointer self, const pause_group& p) {
+  auto& s = self->state;
+  if (s.ranks.empty() || s.generation != p.generation) return;
+  s.pausing = true;
+  pump(self);
 }
 
 // The group is not back: another replica may go on with its sequences.
@@ -285,6 +296,7 @@ scheduler_actor::behavior_type run_scheduler(self_pointer self, shared_state sha
         attach(self, generation, info, devices);
       },
       [self](const detach_group& d) { detach(self, d); },
+      [self](const pause_group& p) { pause(self, p); },
       [self](caf::migrate_atom, const gateway_actor& gateway) { migrate(self, gateway); },
       [self](const step_done& done) { absorb(self, done); },
       [self](const step_failed& failed) { step_has_failed(self, failed); },

@@ -46,6 +46,7 @@ struct scheduler_actor_state {
   std::vector<rank_state> ranks;    // empty: no group at the moment
   generation_number generation = 0; // of the last group
   bool halted = false;              // a rank waited in vain for another: nothing is planned until the supervisor has found out why
+  bool pausing = false;             // nothing is planned any more: the group is let go once all plans are done
   std::deque<sent_plan> sent;       // not answered by all ranks yet, oldest first
   std::uint64_t last_news_ns = 0;   // last answer, or the plan that ended an idle time
   std::uint64_t preemptions = 0;    // as last reported

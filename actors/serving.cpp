@@ -39,7 +39,8 @@ class caf_serving final : public serving {
  public:
   caf_serving(serving_options options, serving_parts parts)
       : shared_(std::make_shared<serving_state>(std::move(options), std::move(parts))),
-        runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())) {}
+        runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())),
+        program_(shared_->options.worker_command.empty() ? std::string() : shared_->options.worker_command.front()) {}
   ~caf_serving() override;
 
   void launch();
@@ -54,11 +55,14 @@ class caf_serving final : public serving {
   void drain() override;
   std::size_t active_requests() const override { return shared_->registry.active_requests(); }
   void stop() override;
+  std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                             const std::function<void(const std::string&)>& tell) override;
   int device_pid(std::int32_t replica, std::int32_t rank) const override { return shared_->device_pid(replica, rank); }
 
  private:
   void open_cluster();
   bool await_end();
+  program_changed change_program(std::size_t replica, const std::string& program, std::chrono::milliseconds start_deadline);
 
   shared_state shared_;
   std::unique_ptr<caf_runtime> runtime_;
@@ -67,6 +71,8 @@ class caf_serving final : public serving {
   std::vector<scheduler_actor> schedulers_;   // by replica
   std::vector<supervisor_actor> supervisors_; // by replica
   cluster_actor cluster_;                     // null outside a cluster
+  std::mutex program_mutex_;
+  std::string program_; // that the device processes run
   std::mutex stop_mutex_;
   bool stopped_ = false;
   bool stuck_ = false; // an actor did not end in time
@@ -180,6 +186,41 @@ void caf_serving::detokenize(std::vector<token_id> tokens, std::function<void(re
   detokenize_call call{0, std::move(tokens)};
   if (auto full = shared_->registry.add_call(std::move(pending), call.call)) return reply(*full);
   caf::anon_send(gateway_, std::move(call));
+}
+
+// The supervisor always answers; the limit only guards against its silence.
+program_changed caf_serving::change_program(std::size_t replica, const std::string& program, std::chrono::milliseconds start_deadline) {
+  const serving_options& o = shared_->options;
+  program_changed changed{"the supervisor does not answer", 0};
+  caf::scoped_actor self{runtime_->system};
+  self->request(supervisors_[replica], start_deadline + 2 * o.start_deadline + o.step_deadline,
+                program_change{program, start_deadline.count()})
+      .receive([&](program_changed& told) { changed = std::move(told); },
+               [&](const caf::error& e) { changed.failure = "the supervisor does not answer: " + runtime_->system.render(e); });
+  return changed;
+}
+
+std::optional<std::string> caf_serving::replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                                        const std::function<void(const std::string&)>& tell) {
+  const std::unique_lock alone(program_mutex_, std::try_to_lock);
+  if (!alone) return "another change of the program is under way";
+  const auto name = [this](std::size_t replica) {
+    return supervisors_.size() > 1 ? "replica " + std::to_string(replica) + ": " : std::string();
+  };
+  for (std::size_t done = 0; done < supervisors_.size(); ++done) {
+    program_changed changed = change_program(done, program, start_deadline);
+    if (changed.failure.empty()) {
+      tell(name(done) + "changed after a pause of " + std::to_string(changed.paused_ns / 1'000'000) + " ms");
+      continue;
+    }
+    while (done-- > 0) { // all groups run the same program
+      const auto undone = change_program(done, program_, shared_->options.start_deadline);
+      tell(name(done) + (undone.failure.empty() ? "changed back" : "not changed back: " + undone.failure));
+    }
+    return changed.failure;
+  }
+  program_ = program;
+  return std::nullopt;
 }
 
 void caf_serving::drain() {

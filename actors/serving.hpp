@@ -27,6 +27,8 @@ struct rank_start {
   std::int32_t size = 1;        // ranks of the group
   std::uint64_t generation = 1; // counts the group's formations in this serving process
   std::string rendezvous;       // what rank 0 published; empty for rank 0 itself
+  // KV blocks of the group when it was first formed: the ranks must have just as many again, whatever memory is free now. None: the first.
+  std::optional<std::int32_t> num_blocks{};
 };
 
 // Rank 0 calls it once, from within the factory, before it waits for any other rank: these start with what it says. Opaque to the actors.
@@ -85,6 +87,12 @@ class serving : public request_handler {
   virtual std::size_t active_requests() const = 0;
   // Ends every request with an error, stops devices and children; the destructor does it too.
   virtual void stop() = 0;
+  // The device processes are to run `program` (worker_protocol.hpp) in place of worker_command's first word. One group after another lets
+  // the steps in flight end, parts with its ranks and starts new ones, up within `start_deadline`; its requests wait meanwhile, and none is
+  // lost. What does not start, or fails within its first seconds, is undone in all groups: the failure, after which they run the program
+  // of before. `tell` hears what is done. Waits for all that; for any thread.
+  virtual std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                                     const std::function<void(const std::string&)>& tell) = 0;
   // Process id of a rank's child process; 0 when there is none now. For tests and logs.
   virtual int device_pid(std::int32_t replica = 0, std::int32_t rank = 0) const = 0;
 };

@@ -13,6 +13,8 @@
 
 #include "actors/group_limits.hpp"
 #include "actors/slot_board.hpp"
+#include "actors/supervisor_end.hpp"
+#include "actors/supervisor_program.hpp"
 #include "actors/supervisor_seats.hpp"
 
 namespace troupe::actors {
@@ -37,87 +39,33 @@ void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds del
   self->delayed_send(self, delay, group_timeout{self->state.generation, wait, self->state.losses});
 }
 
-// "replica 1: " where there are several.
-std::string replica_prefix(const supervisor_state& s) {
-  return s.shared->options.replicas > 1 ? "replica " + std::to_string(s.replica) + ": " : std::string();
-}
-
-// -- giving up --------------------------------------------------------------------------------------------------------------------
-
-void end_requests(serving_state& shared, bool in_engine, const error& reason) {
-  for (const request_id id : shared.registry.ids(in_engine)) end_with_error(shared, id, reason);
-}
-
-// Requests must not wait for a group that takes its time while another could do their work. The timer goes on until the group is up,
-// and each loss has its own.
-void move_requests_later(self_pointer self) {
-  auto& s = self->state;
-  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true)) set_timer(self, group_wait::move, s.shared->options.move_after);
-}
-
-void offer_requests(self_pointer self) {
-  auto& s = self->state;
-  if (s.shared->health.other_is_up(s.replica)) self->send(s.core.scheduler, caf::migrate_atom::value, s.core.gateway);
-}
-
-void move_time_is_over(self_pointer self, std::uint64_t losses) {
-  auto& s = self->state;
-  if (losses != s.losses) return; // it came back, and is lost anew
-  s.moving = false;
-  if (s.now == phase::up || s.now == phase::stopping) return;
-  offer_requests(self);
-  move_requests_later(self);
-}
-
-// The whole serving side can do no more.
-void end_everything(self_pointer self) {
-  auto& s = self->state;
-  s.shared->parts.metrics->set_ready(false);
-  self->send(s.core.gateway, end_all{s.shared->health.refusal()}); // which passes it on
-}
-
-void fail_start(self_pointer self, const device_start_failed& failed) {
-  auto& s = self->state;
-  if (s.first == nullptr) return;
-  if (failed.bad_checkpoint) {
-    s.first->set_exception(std::make_exception_ptr(load_error(failed.reason)));
-  } else {
-    s.first->set_exception(std::make_exception_ptr(std::runtime_error(failed.reason)));
-  }
-  s.first = nullptr;
-}
-
-void give_up(self_pointer self, const std::string& reason) {
-  auto& s = self->state;
-  s.now = phase::failed;
-  clear_seats(self);
-  if (s.shared->slots) s.shared->slots->release(s.replica);
-  s.shared->log(replica_prefix(s) + "given up: " + reason);
-  fail_start(self, {{}, reason, false});
-  s.shared->health.give_group_up(s.replica, reason);
-  if (s.shared->health.failed()) return end_everything(self);
-  offer_requests(self);
-  move_requests_later(self);
-}
-
 // -- losing and replacing a group -------------------------------------------------------------------------------------------------
 
 void replace_group(self_pointer self) {
   auto& s = self->state;
+  if (program_is_changing(s) || std::exchange(s.by_order, false)) return start_group(self);
   // Barren: it had work and completed no step of it, or it never came up. An idle group may be killed as often as one likes.
   const std::uint64_t steps = s.shared->health.steps(s.replica);
   const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
   s.completed = steps;
-  if (!std::exchange(s.by_order, false) && !s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
+  if (!s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
   s.shared->parts.metrics->group_restarted(s.replica);
   start_group(self);
 }
 
+// Nothing is planned for the group any more, and its requests may have to go elsewhere.
+void part_with_group(supervisor_state& s) {
+  s.shared->health.group_up(s.replica, false);
+  ++s.losses;
+  s.moving = false;
+}
+
 // What follows comes with the end of the last rank.
-void retire(self_pointer self) {
+void retire(self_pointer self, void (*dismiss)(self_pointer)) {
   auto& s = self->state;
+  move_requests_later(self);
   s.now = phase::retiring;
-  dismiss_ranks(self);
+  dismiss(self);
   if (all_ended(s)) return replace_group(self);
   set_timer(self, group_wait::end, kEndGrace);
 }
@@ -125,13 +73,21 @@ void retire(self_pointer self) {
 void lose(self_pointer self, std::string reason, loss_cause cause) {
   auto& s = self->state;
   s.loss = std::move(reason);
+  s.by_order = false;
   s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
-  s.shared->health.group_up(s.replica, false);
   self->send(s.core.scheduler, detach_group{s.generation, cause});
-  ++s.losses;
-  s.moving = false;
-  move_requests_later(self);
-  retire(self);
+  program_meets_loss(self, s.loss, cause);
+  part_with_group(s);
+  retire(self, dismiss_ranks);
+}
+
+// No step is in flight: the ranks may take their leave.
+void group_has_paused(self_pointer self, const group_paused& paused) {
+  auto& s = self->state;
+  if (paused.generation != s.generation || s.now != phase::up || !(s.by_order || program_meets_pause(self))) return;
+  part_with_group(s);
+  retire(self, release_ranks);
+  if (s.shared->slots && !s.shared->slots->could_claim(s.replica)) offer_requests(self); // it will not be back at once
 }
 
 // The group is lost, but not known is by whose fault.
@@ -149,6 +105,7 @@ void start_has_failed(self_pointer self, const device_start_failed& failed, bool
     s.now = phase::failed;
     return fail_start(self, failed);
   }
+  if (program_meets_failed_start(self, failed.reason)) return start_group(self);
   s.loss = failed.reason;
   s.shared->log(replica_prefix(s) + "start failed: " + s.loss);
   s.now = phase::retiring; // nothing is left to wait for but time
@@ -179,7 +136,7 @@ void start_group(self_pointer self) {
   s.rendezvous.reset();
   try {
     start_ranks(self);
-    set_timer(self, group_wait::start, s.shared->options.start_deadline);
+    set_timer(self, group_wait::start, start_deadline_of(s));
   } catch (const std::exception& e) {
     start_has_failed(self, {{}, e.what(), false});
   }
@@ -222,6 +179,7 @@ void group_is_up(self_pointer self, const executor_info& info) {
   for (const rank_seat& seat : s.seats) devices.push_back(seat.device);
   self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, std::move(devices));
   if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(info);
+  program_meets_group(self);
 }
 
 void device_is_ready(self_pointer self, const device_ready& ready) {
@@ -298,7 +256,7 @@ void node_is_lost(self_pointer self, const node_change& change) {
 // does.
 void leave_nodes(self_pointer self) {
   auto& s = self->state;
-  if (s.now != phase::starting && s.now != phase::up && s.now != phase::doubtful) return;
+  if (s.by_order || (s.now != phase::starting && s.now != phase::up)) return; // what is lost is placed elsewhere anyway
   const slot_board& slots = *s.shared->slots;
   const bool must = std::any_of(s.seats.begin(), s.seats.end(), [&](const rank_seat& x) { return slots.is_leaving(x.where.node); });
   if (!must) return;
@@ -309,8 +267,8 @@ void leave_nodes(self_pointer self) {
   }
   if (s.now == phase::starting) return start_has_failed(self, {{}, "its node leaves", false}, true);
   s.by_order = true;
-  lose(self, "its node leaves", loss_cause::killed);
-  if (!room) offer_requests(self);
+  s.shared->log(replica_prefix(s) + "moves: its node leaves");
+  self->send(s.core.scheduler, pause_group{s.generation});
 }
 
 void node_has_changed(self_pointer self, const node_change& change) {
@@ -334,9 +292,9 @@ void wait_is_over(self_pointer self, const group_timeout& over) {
   auto& s = self->state;
   if (over.wait == group_wait::move) return move_time_is_over(self, over.losses);
   if (over.generation != s.generation) return;
+  if (over.wait == group_wait::proof) return proof_is_over(self);
   if (over.wait == group_wait::start && s.now == phase::starting) {
-    start_has_failed(self,
-                     {{}, "the device was not ready within " + std::to_string(s.shared->options.start_deadline.count()) + " ms", false});
+    start_has_failed(self, {{}, "the device was not ready within " + std::to_string(start_deadline_of(s).count()) + " ms", false});
   } else if (over.wait == group_wait::places && s.now == phase::waiting) {
     start_group(self);
   } else if (over.wait == group_wait::cause && s.now == phase::starting) {
@@ -357,28 +315,9 @@ void stop(self_pointer self) {
   s.now = phase::stopping;
   clear_seats(self);
   fail_start(self, {{}, "stopped", false});
+  end_change(self, "the server is stopping");
   for (const auto& address : s.alive) self->send_exit(address, caf::exit_reason::kill);
   stop_if_alone(self);
-}
-
-// True when `source` was one of the actors without which nothing can be served.
-bool core_actor_ended(self_pointer self, const caf::actor_addr& source) {
-  auto& s = self->state;
-  const bool cluster = s.core.cluster && source == s.core.cluster.address();
-  if (!cluster && source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) {
-    return false;
-  }
-  if (s.now == phase::stopping) return true;
-  s.now = phase::failed;
-  clear_seats(self);
-  s.shared->health.fail("an internal actor failed");
-  end_everything(self);
-  const error reason = s.shared->health.refusal();
-  self->send(s.core.detokenizer, end_all{reason});
-  // A dead actor makes no more calls, so its requests may be ended from here.
-  if (source == s.core.gateway.address()) end_requests(*s.shared, false, reason);
-  if (source == s.core.detokenizer.address()) end_requests(*s.shared, true, reason);
-  return true;
 }
 
 void actor_is_down(self_pointer self, const caf::down_msg& down) {
@@ -402,6 +341,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
   s.replica = replica;
   s.core = std::move(core);
   s.first = std::move(first);
+  if (s.network()) s.program = s.shared->options.worker_command.front();
   self->set_down_handler([self](caf::scheduled_actor*, caf::down_msg& down) { actor_is_down(self, down); });
   self->monitor(s.core.gateway);
   self->monitor(s.core.scheduler);
@@ -418,6 +358,8 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const worker_changed& news) { worker_has_changed(self, news); },
       [self](const node_change& change) { node_has_changed(self, change); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
+      [self](const group_paused& paused) { group_has_paused(self, paused); },
+      [self](const program_change& wanted) { return ask_for_program(self, wanted); },
       [self](caf::close_atom) { stop(self); },
   };
 }

@@ -3,11 +3,14 @@
 //   waiting --slots enough--> starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity allowing, else failed)
 //   (outside a cluster there are always slots enough; up --its node leaves--> retiring)
 //   up --a rank hung up, or waited in vain--> doubtful --the cause is known, or time is up--> retiring
+//   up --paused for another program--> retiring
 //
 // All ranks start at once; rank 0 says where the others meet it. A rank that is lost takes the others with it: all are told to go before
 // the next group starts. One that does not go in time is abandoned (a thread cannot be killed, a process can).
 #pragma once
 
+#include <caf/typed_response_promise.hpp>
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -45,6 +48,19 @@ struct rank_seat {
   place where;                           // in a cluster
 };
 
+// A change of the program that the ranks run, from the request to its answer (actors/supervisor_program.hpp).
+struct program_trial {
+  enum class stage : std::uint8_t { waiting, pausing, starting, proving, undoing };
+
+  stage now = stage::waiting;
+  std::string program, before;
+  std::chrono::milliseconds start_deadline{};
+  std::uint64_t paused_at_ns = 0;
+  std::uint64_t paused_ns = 0; // 0: not up again yet
+  std::string failure;         // undoing: why
+  caf::typed_response_promise<program_changed> answer;
+};
+
 struct supervisor_state {
   static constexpr const char* name = "supervisor";
   enum class phase : std::uint8_t { waiting, starting, up, doubtful, retiring, failed, stopping };
@@ -62,11 +78,13 @@ struct supervisor_state {
   bool was_up = false;                   // the current group was ready once
   int failed_starts = 0;                 // in a row
   registrar_actor registrar;             // children watch it; published while they are expected
+  std::string program;                   // that the ranks run: the first word of their command line
+  std::optional<program_trial> change;   // of it, while that is under way
   std::optional<restart_policy> policy;
   std::string loss;                // why the group was lost last
   std::uint64_t losses = 0;        // of groups that were up
   std::int32_t slots_seen = -1;    // when it was last said that they are too few
-  bool by_order = false;           // the group was ended for a node to leave: no loss that counts
+  bool by_order = false;           // the group pauses, or is ended, for a node to leave: no loss
   std::uint16_t port = 0;          // of the registrar
   bool moving = false;             // the timer of this loss runs that moves requests to another replica
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included

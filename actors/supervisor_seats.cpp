@@ -58,6 +58,13 @@ void dismiss_ranks(self_pointer self) {
   }
 }
 
+void release_ranks(self_pointer self) {
+  for (rank_seat& seat : self->state.seats) {
+    caf::anon_send_exit(seat.address, caf::exit_reason::user_shutdown);
+    seat.device = nullptr;
+  }
+}
+
 void clear_seats(self_pointer self) {
   auto& s = self->state;
   dismiss_ranks(self);
@@ -119,6 +126,7 @@ void start_child(self_pointer self, std::int32_t rank) {
   }
   const serving_options& o = s.shared->options;
   worker_start start{o.worker_command, {}, o.worker_preamble, s.port, seat.token};
+  start.command.front() = s.program;
   if (s.shared->cluster) start.arguments = o.slot_arguments.at(static_cast<std::size_t>(seat.where.slot));
   seat.child = make_local_worker(std::move(start), [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
     caf::anon_send(boss, child_changed{generation, rank, status});
@@ -167,8 +175,9 @@ void tell_place(self_pointer self, rank_seat& seat) {
   if (!seat.device || (rank > 0 && !s.rendezvous)) return;
   // Without a sender: CAF's broker watches over every sender that it has told a remote actor of, and may keep the news of this one's end,
   // and with it this actor and its thread, until after the system has waited for all threads.
-  caf::anon_send(seat.device, rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
-                                         rank > 0 ? *s.rendezvous : std::string()});
+  caf::anon_send(seat.device,
+                 rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
+                            rank > 0 ? *s.rendezvous : std::string(), s.info ? std::optional(s.info->num_blocks) : std::nullopt});
 }
 
 } // namespace troupe::actors

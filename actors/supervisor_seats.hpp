@@ -35,6 +35,8 @@ void close_port(supervisor_pointer self);
 void reap(supervisor_state& s, std::int32_t rank);
 // Tells every rank that is still there to go: processes are killed, threads asked.
 void dismiss_ranks(supervisor_pointer self);
+// The same in good order: nobody waits for them, so they may give back what they hold and end by themselves.
+void release_ranks(supervisor_pointer self);
 // Reaps all children, waiting for their ends, and ends the registrar that they watch. Threads are left to themselves.
 void clear_seats(supervisor_pointer self);
 

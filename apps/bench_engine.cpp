@@ -98,6 +98,11 @@ value_object begin_result(const std::string& kind, const engine_options& options
   const std::string device = device_kind(options, source);
   value_object out = bench::start_result({kind, TROUPE_VERSION, bench::command_line(), device, machine_of(device, gpu.value_or(0)), ceilings});
   out.set("model", model_json(options, source, cost_of(options, source)));
+  value_object parallel;
+  parallel.set("tp", std::int64_t{options.tensor_parallel_size});
+  parallel.set("pp", std::int64_t{options.pipeline_parallel_size});
+  parallel.set("dp", std::int64_t{options.data_parallel_size});
+  out.set("parallel", std::move(parallel));
   return out;
 }
 

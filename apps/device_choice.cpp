@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #ifdef TROUPE_HAVE_CUDA
 #include "models/gpu_weights.hpp"
+#include "models/start_times.hpp"
 #endif
 
 namespace troupe::apps {
@@ -106,8 +107,12 @@ std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const e
   gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
   options.keep = keep;
   const bool dummy = o.load_format == "dummy";
+  start_times start;
   const gpu_rank rank = join_gpus(host, device, deadline);
-  const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config()) > most_host_dummy_bytes;
+  start.lap("joined by NCCL in");
+  if (rank.devices) spdlog::info("{}: {}", name_of(host), start.text());
+  const bool on_device =
+      dummy && draft == nullptr && gpu_weight_bytes(source.config(), head_of_gpu(source.config())) > most_host_dummy_bytes;
   if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);
   const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
   if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);

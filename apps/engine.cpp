@@ -83,8 +83,9 @@ bool a_process_each(const engine_options& o, const model_config& config) {
   return o.isolate_devices || first;
 }
 
-// The options of one rank: its own GPU, its share of the cores.
+// The options of one rank: its own GPU, its share of the cores, and as many KV blocks as the group's rank before it had.
 engine_options options_of_rank(engine_options o, const actors::rank_start& place, std::optional<std::int32_t> first_gpu) {
+  if (place.num_blocks) o.num_kv_blocks = place.num_blocks;
   if (o.in_cluster()) return o;
   if (o.threads == 0 && o.devices() > 1) o.threads = std::max(1, cpu::usable_cores() / o.devices());
   if (first_gpu && o.devices() > 1) o.device = "cuda:" + std::to_string(*first_gpu + place.replica * o.group_size() + place.rank);
@@ -236,7 +237,7 @@ class executor_maker {
     const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
     if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
     if (device.gpu && options_.group_size() > 1) return make_rank_on_gpu(*device.gpu, mine, place, publish);
-    if (device.gpu) return make_on_gpu(*device.gpu, mine);
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, mine, *source_, draft_.get(), tokenizer_vocab_, {}, {}, keep_);
     check_batch(mine);
     if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
@@ -250,14 +251,6 @@ class executor_maker {
   }
 
  private:
-  std::unique_ptr<step_executor> make_on_gpu(std::int32_t device, engine_options o) {
-    const std::lock_guard lock(guard_);
-    if (gpu_blocks_) o.num_kv_blocks = gpu_blocks_;
-    auto executor = make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, {}, {}, keep_);
-    gpu_blocks_ = executor->info().num_blocks;
-    return executor;
-  }
-
   std::unique_ptr<step_executor> make_rank_on_gpu(std::int32_t device, const engine_options& o, const actors::rank_start& place,
                                                   const actors::publish_rendezvous& publish) {
     if (!options_.in_cluster()) check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
@@ -294,7 +287,6 @@ class executor_maker {
   group_links gpu_links_; // on the host they serve the start alone, where ranks wait for each other's loading
   std::mutex guard_;
   std::shared_ptr<const model_weights> target_weights_, draft_weights_;
-  std::optional<std::int32_t> gpu_blocks_; // of the first device: one that replaces it must have as many, whatever memory is free then
 };
 
 } // namespace

@@ -19,6 +19,7 @@ int run_program(int argc, char** argv) {
   app.require_subcommand(1);
   troupe::apps::add_serve(app, exit_code);
   troupe::apps::add_run(app, exit_code);
+  troupe::apps::add_upgrade(app, exit_code);
   troupe::apps::add_inspect(app, exit_code);
   troupe::apps::add_simulate(app, exit_code);
   troupe::apps::add_worker(app, exit_code);

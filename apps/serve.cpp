@@ -14,6 +14,7 @@
 #include "apps/late_handler.hpp"
 #include "apps/shutdown_signals.hpp"
 #include "apps/tracing.hpp"
+#include "apps/upgrade.hpp"
 #include "transport/http/server.hpp"
 
 namespace troupe::apps {
@@ -80,6 +81,7 @@ void keep_files_free(http::server_limits& limits) {
 }
 
 int serve(serve_options& o) {
+  const std::string program = program_path();
   const shutdown_signals signals;
   keep_files_free(o.http.limits);
   read_api_keys(o);
@@ -113,6 +115,7 @@ int serve(serve_options& o) {
   handler.set(*engine);
   spdlog::info("ready: {} (context {})", engine->model().names.front(), engine->model().max_model_len);
 
+  const auto upgrades = listen_for_upgrades(*engine, program);
   const int code = supervise(o, signals, server, *engine);
   server.stop();
   engine->stop();

@@ -3,8 +3,8 @@
 
 usage: make_tables.py [--check] [--page PAGE] [--results FOLDER]
 
-A marker is a line "<!-- results: NAME -->"; what follows, up to "<!-- end -->", is replaced. --check changes nothing and fails when the
-page is not what the results say.
+What bench/pair_results.sh left is in a folder "pair" there. A marker is a line "<!-- results: NAME -->"; what follows, up to
+"<!-- end -->", is replaced. --check changes nothing and fails when the page is not what the results say.
 """
 import argparse
 import difflib
@@ -171,14 +171,121 @@ def ablation(results, device="cuda"):
     return "\n".join(out)
 
 
+def of_pair(pair, kind, step):
+    """The result of a step of bench/pair_results.sh."""
+    r = pair.get(f"{step}.json")
+    return r if r and r["kind"] == kind else None
+
+
+def ratio(over, under):
+    return over / under if over and under else None
+
+
+def decode_of(pair, step, batch, figure="median_ms"):
+    r = of_pair(pair, "latency", step)
+    return next((d[figure] for d in r["decode"] if d["batch"] == batch), None) if r else None
+
+
+def prefill_of(pair, step, tokens, figure="first_token_median_ms"):
+    r = of_pair(pair, "latency", step)
+    return next((p[figure] for p in r["prefill"] if p["prompt_tokens"] == tokens), None) if r else None
+
+
+def output_rate(pair, step):
+    r = of_pair(pair, "throughput", step)
+    return r["throughput"]["output_tokens_per_second"] if r else None
+
+
+FUSED_SUM_SECONDS = 2.4e-6  # what a small fused all-reduce is reckoned at
+
+
+def huge_floor_ms(pair):
+    """A rank's weights over its read bandwidth, and two sums a layer."""
+    r = of_pair(pair, "latency", "70b-tp2")
+    if not r or not r["ceilings"]["read_bytes_per_second"]:
+        return None
+    reading = r["model"]["streamed_weight_bytes"] / r["ceilings"]["read_bytes_per_second"]  # of both GPUs together
+    return 1e3 * (reading + 2 * r["model"]["shape"]["num_layers"] * FUSED_SUM_SECONDS)
+
+
+def seconds(x):
+    return "-" if x is None else f"{x:.2f} s"
+
+
+def median_kill(pair, step):
+    r = of_pair(pair, "kills", step)
+    return r["median_seconds"] if r else None
+
+
+def pair_speed(pair):
+    """The goals of two GPUs beside what was measured."""
+    rows = [
+        ("8B, batch 1, step of two GPUs over that of one", times(ratio(decode_of(pair, "8b-tp2", 1), decode_of(pair, "8b-tp1", 1))), "0.65 x", "0.56 x"),
+        ("70B, batch 1, step of two GPUs over its floor", times(ratio(decode_of(pair, "70b-tp2", 1), huge_floor_ms(pair))), "1.20 x", "1.08 x"),
+        ("8B, prompt of 8192, speed-up of two GPUs over one", times(ratio(prefill_of(pair, "8b-tp1", 8192), prefill_of(pair, "8b-tp2", 8192))), "1.60 x", "1.85 x"),
+        ("8B, throughput of two replicas over one", times(ratio(output_rate(pair, "throughput-dp2"), output_rate(pair, "throughput-dp1"))), "1.90 x", "1.98 x"),
+        ("70B, a worker killed under load, weights kept: to the next token", seconds(median_kill(pair, "kills-kept")), "5 s", "1.5 s"),
+        ("the same, nothing kept", seconds(median_kill(pair, "kills-cold")), "", ""),
+    ]
+    if all(row[1] == "-" for row in rows):
+        return NOT_YET
+    return table(("", "measured", "at least", "hoped for"), rows)
+
+
+def pair_decode(pair):
+    """Steps of one GPU and of two, beside each other."""
+    out = []
+    for name, one, two in (("8B", "8b-tp1", "8b-tp2"), ("70B", None, "70b-tp2")):
+        r = of_pair(pair, "latency", two)
+        if not r:
+            continue
+        alone = of_pair(pair, "latency", one) if one else None
+        rows = []
+        for d in r["decode"]:
+            before = decode_of(pair, one, d["batch"]) if one else None
+            rows.append((f"step, batch {d['batch']}", number(before, "{:.3f}"), f"{d['median_ms']:.3f}", f"{d['p99_ms']:.3f}", times(ratio(d["median_ms"], before)),
+                         times(d["over_floor"]), percent(d["idle_share"], 2)))
+        for p in r["prefill"]:
+            before, now = prefill_of(pair, one, p["prompt_tokens"]) if one else None, p["first_token_median_ms"]
+            rows.append((f"prompt of {p['prompt_tokens']}", number(before), number(now), f"{p['first_token_p99_ms']:.2f}", times(ratio(now, before)),
+                         f"{percent(p['matmul_share'])} of the peak", ""))
+        head = (name, "one GPU, ms", "two, median ms", "p99 ms", "of one's", "over the floor of both", "idle")
+        origins = "\n".join(origin(f"pair/{step}.json", result) for step, result in ((one, alone), (two, r)) if result)
+        out.append(table(head, rows) + "\n" + origins)
+    return "\n".join(out) or NOT_YET
+
+
+def pair_replicas(pair):
+    found = [(replicas, of_pair(pair, "throughput", f"throughput-dp{replicas}")) for replicas in (1, 2)]
+    rows = [(str(replicas), str(r["workload"]["requests"]), f"{r['throughput']['output_tokens_per_second']:.0f}",
+             f"{r['latency_ms']['itl']['median']:.2f} ms", f"{r['latency_ms']['itl']['p99']:.2f} ms", percent(r["idle_share"], 2)) for replicas, r in found if r]
+    if not rows:
+        return NOT_YET
+    head = ("replicas", "requests, all at once", "output tokens/s", "inter-token latency, median", "p99", "devices idle between decode steps")
+    return table(head, rows) + "\n" + "\n".join(origin(f"pair/throughput-dp{replicas}.json", r) for replicas, r in found if r)
+
+
+def pair_kills(pair):
+    found = [(name, step, of_pair(pair, "kills", step)) for name, step in (("kept", "kills-kept"), ("made anew", "kills-cold"))]
+    rows = [(name, str(len(r["seconds"])), seconds(r["median_seconds"]), seconds(r["longest_seconds"]), str(r["requests_lost"]), seconds(r["ready_seconds"]))
+            for name, _, r in found if r]
+    if not rows:
+        return NOT_YET
+    head = ("weights", "kills", "next token after: median", "longest", "requests lost", "first start to ready")
+    return table(head, rows) + "\n" + "\n".join(origin(f"pair/{step}.json", r) for _, step, r in found if r)
+
+
 TABLES = {"speed": speed, "ceilings": ceilings, "latency": latency, "throughput": throughput, "ablation": ablation}
+PAIR_TABLES = {"pair-speed": pair_speed, "pair-decode": pair_decode, "pair-replicas": pair_replicas, "pair-kills": pair_kills}
 
 
-def fill(page, results):
+def fill(page, results, pair):
     def replaced(match):
-        if match[2] not in TABLES:
-            sys.exit(f"no table is named {match[2]}; there are {', '.join(TABLES)}")
-        return match[1] + TABLES[match[2]](results) + match[4]
+        if match[2] in TABLES:
+            return match[1] + TABLES[match[2]](results) + match[4]
+        if match[2] in PAIR_TABLES:
+            return match[1] + PAIR_TABLES[match[2]](pair) + match[4]
+        sys.exit(f"no table is named {match[2]}; there are {', '.join([*TABLES, *PAIR_TABLES])}")
 
     return MARKED.sub(replaced, page)
 
@@ -190,7 +297,7 @@ def main():
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "docs/results")
     options = parser.parse_args()
     page = options.page.read_text(encoding="utf-8")
-    wanted = fill(page, load(options.results))
+    wanted = fill(page, load(options.results), load(options.results / "pair"))
     if not options.check:
         options.page.write_text(wanted, encoding="utf-8")
         return 0

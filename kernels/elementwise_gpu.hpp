@@ -77,4 +77,15 @@ struct swiglu_args {
 };
 void swiglu(cuda::stream_handle on, const swiglu_args& args);
 
+// What was gathered part by part becomes whole rows: y_r = row r of part 0, then of part 1, and so on.
+struct join_parts_args {
+  const float* parts = nullptr; // [part_count][rows][columns]
+  std::int32_t part_count = 1;
+  std::int32_t rows = 0;
+  std::int64_t columns = 0; // a multiple of 4
+  float* y = nullptr;       // [rows][part_count * columns], on 16 bytes as `parts`
+  bool overlaps = false;
+};
+void join_parts(cuda::stream_handle on, const join_parts_args& args);
+
 } // namespace troupe::gpu

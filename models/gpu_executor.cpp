@@ -18,6 +18,7 @@
 #include "models/ordered_worker.hpp"
 #include "models/shard.hpp"
 #include "models/slot_table.hpp"
+#include "models/start_times.hpp"
 
 namespace troupe {
 namespace {
@@ -81,11 +82,16 @@ class gpu_executor final : public step_executor {
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, rank_.devices.get()}, memory_.small,
                 streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
-    model_.share_layers(rank_.devices.get());
+    start_.lap("memory and weights");
+    model_.share_layers(rank_.devices.get(), streams_.communication);
     if (options.tune) model_.tune(streams_.compute);
+    start_.lap("algorithms");
     meet();
+    if (rank_.devices) start_.lap("waiting for the other ranks");
     runner_.capture();
+    start_.lap("graphs");
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
+    if (options.log) options.log("GPU started: " + start_.text());
   }
 
   ~gpu_executor() override {
@@ -225,6 +231,7 @@ class gpu_executor final : public step_executor {
     news_.clear();
   }
 
+  start_times start_; // before all that takes time
   std::int32_t device_;
   executor_info info_;
   bool synchronous_;
@@ -246,7 +253,7 @@ class gpu_executor final : public step_executor {
   ordered_worker worker_; // ends first: its jobs read the runner
 };
 
-using make_weights_on = std::function<gpu_weights(dtype type, std::byte* memory, const cuda::stream& on)>;
+using make_weights_on = std::function<gpu_weights(const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on)>;
 
 // What a keeper holds of these weights already: the plan need not find room for it again.
 std::size_t kept_already(const weight_source& source, const gpu_executor_options& options) {
@@ -255,9 +262,10 @@ std::size_t kept_already(const weight_source& source, const gpu_executor_options
 
 cuda::memory_state with(cuda::memory_state device, std::size_t kept) { return {device.unused + kept, device.whole}; }
 
-keeper::region_request region_of(const model_config& config, dtype type, const weight_source& source, std::int32_t device) {
-  return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, type), cuda::kept_size(gpu_weight_bytes(config), device),
-                     keeper::memory_kind::cuda);
+keeper::region_request region_of(const model_config& config, const gpu_model_shape& shape, const weight_source& source,
+                                 std::int32_t device) {
+  return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, shape.head, shape.type),
+                     cuda::kept_size(gpu_weight_bytes(config, shape.head), device), keeper::memory_kind::cuda);
 }
 
 // `config` and `source` are the rank's own.
@@ -269,18 +277,19 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   }
   cuda::use_device(options.device);
   const cuda::memory_state device = with(cuda::device_memory(), kept_already(source, options));
-  gpu_plan plan = plan_gpu(config, stored, options, device);
+  const auto planned = [&] { return plan_gpu(config, stored, options, device, rank.host.tp_rank, rank.host.tp_size); };
+  gpu_plan plan = planned();
   if (rank.devices) {
     options.num_blocks = agree(plan.info, {}, rank.host).num_blocks;
-    plan = plan_gpu(config, stored, options, device);
+    plan = planned();
   }
-  const dtype type = plan.shape.type;
+  const gpu_model_shape& shape = plan.shape;
   const weight_start start(options.keep);
   keeper::claim claim;
-  if (options.keep) claim = claim_weights(options.keep, source, region_of(config, type, source, options.device));
+  if (options.keep) claim = claim_weights(options.keep, source, region_of(config, shape, source, options.device));
   if (claim.now() == keeper::claim::state::alone) {
     return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), [&](std::byte* memory, const cuda::stream& on) {
-      gpu_weights made = make_weights(type, memory, on);
+      gpu_weights made = make_weights(shape, memory, on);
       start.tell(plan.weight_bytes, false, claim);
       return made;
     });
@@ -289,7 +298,7 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   cuda::kept_memory& block = *kept;
   return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
     const bool mapped = block.filled();
-    gpu_weights made = mapped ? filled_weights(config, type, memory) : make_weights(type, memory, on);
+    gpu_weights made = mapped ? filled_weights(config, shape.head, shape.type, memory) : make_weights(shape, memory, on);
     block.seal();
     start.tell(plan.weight_bytes, mapped, block.claim());
     return made;
@@ -302,8 +311,8 @@ std::unique_ptr<step_executor> make_gpu_executor(const model_weights& whole, con
   if (whole.layers.empty()) throw load_error("the weights hold no layer");
   const model_weights weights = gpu_share(whole, rank.host);
   const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
-  const auto upload = [&](dtype type, std::byte* memory, const cuda::stream& on) {
-    return upload_weights(weights, type, memory, on, options.device, threads);
+  const auto upload = [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
+    return upload_weights(weights, shape.head, shape.type, memory, on, options.device, threads);
   };
   return make(weights.config, weights.layers.front().query.type, weights.source, options, rank, upload);
 }
@@ -313,10 +322,13 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
   check_config(whole, "dummy weights");
   const model_config config = gpu_share(whole, rank.host);
   weight_source source;
-  source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config)) + " bytes, made on the device";
+  source.origin = "dummy weights of " +
+                  std::to_string(gpu_weight_bytes(config, head_of_gpu(config, rank.host.tp_rank, rank.host.tp_size))) +
+                  " bytes, made on the device";
   source.part = part_of(rank.host);
-  return make(config, dtype::bf16, source, options, rank,
-              [&](dtype type, std::byte* memory, const cuda::stream& on) { return make_dummy_gpu_weights(config, type, memory, on, 1); });
+  return make(config, dtype::bf16, source, options, rank, [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
+    return make_dummy_gpu_weights(config, shape.head, shape.type, memory, on, 1);
+  });
 }
 
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,

@@ -84,7 +84,7 @@ layer_states gpu_layer_states(const model_weights& weights, const gpu_executor_o
   cuda::caching_allocator memory(*source, ledger);
   const cuda::stream_pool streams;
   const cuda::device_block matrices(*source, ledger, plan.weight_bytes, "weights"), kv(*source, ledger, plan.kv_bytes, "KV cache");
-  gpu_weights placed = upload_weights(weights, plan.shape.type, matrices.data(), streams.compute, options.device,
+  gpu_weights placed = upload_weights(weights, plan.shape.head, plan.shape.type, matrices.data(), streams.compute, options.device,
                                       static_cast<std::int32_t>(cpu::usable_cores()));
   gpu_model model(config, plan.shape, std::move(placed), kv.data(), memory, streams.compute, {}, [](const std::string&) {});
   gpu_runner runner(model, plan, {false, options.asynchronous_copies, false, nullptr}, memory, streams);

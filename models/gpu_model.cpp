@@ -46,14 +46,15 @@ struct buffer_sizes {
     attended = rows * queries * element;
     gate_up = rows * 2 * wide * element;
     head_hidden = held * hidden_size * element;
-    logits = held * static_cast<std::size_t>(padded_vocab(c)) * sizeof(float);
+    logits = held * static_cast<std::size_t>(s.head.places) * static_cast<std::size_t>(s.head_parts) * sizeof(float);
+    gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
   }
   std::size_t total() const {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + head_hidden + logits +
-           products;
+           gathered + products;
   }
-  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits;
+  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -99,7 +100,7 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
   hidden_ = take(size.hidden), normed_ = take(size.hidden);
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
-  head_normed_ = take(size.head_hidden), logits_ = take(size.logits);
+  head_normed_ = take(size.head_hidden), logits_ = take(size.logits), gathered_ = take(size.gathered);
   linear_workspace_ = take(size.products);
   rows_ = {tokens_.as<token_id>(),         positions_.as<std::int32_t>(), tables_.as<std::int32_t>(),
            row_tables_.as<std::int32_t>(), head_rows_.as<std::int32_t>(), blocks_per_slot(shape)};
@@ -168,14 +169,14 @@ void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const af
   gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
                                config_.hidden_size, false});
   for (std::int32_t i = 0; i < config_.num_layers; ++i) {
-    if (fused) {
-      fused_layer(on, batch.rows, i);
-    } else {
-      attention_block(on, batch, i);
-      mlp_block(on, batch.rows, i);
-    }
+    fused ? fused_layer(on, batch.rows, i) : layer(on, batch, i);
     if (after_layer) after_layer(i);
   }
+  for (std::size_t i = 0; i < batch.part_count; ++i) end_sum(on, batch, i);
+}
+
+void* gpu_model::from_row(const buffer& rows, std::int32_t first, std::int64_t width) const {
+  return rows.data() + static_cast<std::size_t>(first * width) * element;
 }
 
 void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from) {
@@ -205,26 +206,29 @@ gpu::rope_kv_args gpu_model::turning(const gpu_layer_weights& w, std::int32_t ro
   return turn;
 }
 
-// hidden += output(attention(rope(norm(qkv(norm(hidden))))))
-void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
+// hidden += output(attention(rope(norm(qkv(norm(hidden)))))), but for the sum over ranks
+void gpu_model::attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
+  void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
+  void* const turned = from_row(qkv_, part.first, qkv_width());
   mark(on, kernel_group::attention_input);
-  norm(on, hidden_.data(), w.attention_norm, batch.rows, normed_.data());
-  gpu::matmul_args qkv = product(normed_.data(), batch.rows, w.qkv, qkv_width(), config_.hidden_size, qkv_.data());
+  norm(on, hidden, w.attention_norm, part.rows, normed_.data());
+  gpu::matmul_args qkv = product(normed_.data(), part.rows, w.qkv, qkv_width(), config_.hidden_size, turned);
   qkv.bias = w.qkv_bias;
   matmul_.run(on.handle(), qkv);
-  gpu::rope_kv_args turn = turning(w, batch.rows, index);
-  turn.places = {rows_.positions, batch.block_tables, rows_.table_stride};
-  turn.tables = rows_.tables;
+  gpu::rope_kv_args turn = turning(w, part.rows, index);
+  turn.qkv = turned;
+  turn.places = {rows_.positions + part.first, batch.block_tables, rows_.table_stride};
+  turn.tables = rows_.tables + part.first;
   gpu::rope_and_kv_write(on.handle(), turn);
   mark(on, kernel_group::attention);
-  attend(on, batch, index);
+  attend(on, batch, part, index);
   mark(on, kernel_group::attention_output);
-  gpu::matmul_args output = product(attended_.data(), batch.rows, w.output, config_.hidden_size, query_width(), hidden_.data());
+  const void* const attended = from_row(attended_, part.first, query_width());
+  gpu::matmul_args output = product(attended, part.rows, w.output, config_.hidden_size, query_width(), hidden);
   output.bias = w.output_bias;
-  output.residual = residual_of_rank();
+  output.residual = residual_of_rank(hidden);
   matmul_.run(on.handle(), output);
-  sum_over_ranks(on, batch.rows);
 }
 
 // What all kinds of attention are told of `rows` rows in a layer.
@@ -253,15 +257,17 @@ void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::in
   gpu::decode_attention(on.handle(), args);
 }
 
-void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
+void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index) {
   if (shape_.plain_attention || !has_quick_attention(config_)) {
-    auto args = attention_args<gpu::plain_attention_args>(batch.rows, index, qkv_width());
-    args.places = {rows_.positions, batch.block_tables, rows_.table_stride};
-    args.tables = rows_.tables;
+    auto args = attention_args<gpu::plain_attention_args>(part.rows, index, qkv_width());
+    args.query = from_row(qkv_, part.first, qkv_width());
+    args.output = from_row(attended_, part.first, query_width());
+    args.places = {rows_.positions + part.first, batch.block_tables, rows_.table_stride};
+    args.tables = rows_.tables + part.first;
     return gpu::plain_attention(on.handle(), args);
   }
-  if (batch.decode_rows > 0) attend_decode(on, batch.decode_rows, index, qkv_width(), false);
-  const gpu_tiles& tiles = slides(index) ? batch.sliding_tiles : batch.tiles;
+  if (batch.decode_rows > 0 && part.first == 0) attend_decode(on, batch.decode_rows, index, qkv_width(), false);
+  const gpu_tiles& tiles = slides(index) ? part.sliding_tiles : part.tiles;
   if (tiles.count == 0) return;
   auto args = attention_args<gpu::prefill_attention_args>(batch.rows, index, qkv_width());
   args.tiles = tiles.first;
@@ -272,19 +278,20 @@ void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, std::int3
   gpu::prefill_attention(on.handle(), args);
 }
 
-// hidden += down(swiglu(gate_up(norm(hidden))))
-void gpu_model::mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
+// hidden += down(swiglu(gate_up(norm(hidden)))), but for the sum over ranks
+void gpu_model::mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   const std::int64_t wide = config_.intermediate_size;
+  const std::int32_t rows = part.rows;
+  void* const hidden = from_row(hidden_, part.first, config_.hidden_size);
   mark(on, kernel_group::mlp_input);
-  norm(on, hidden_.data(), w.mlp_norm, rows, normed_.data());
+  norm(on, hidden, w.mlp_norm, rows, normed_.data());
   matmul_.run(on.handle(), product(normed_.data(), rows, w.gate_up, 2 * wide, config_.hidden_size, gate_up_.data()));
   gpu::swiglu(on.handle(), {shape_.type, gate_up_.data(), 2 * wide, gated_.data(), wide, rows, wide, false});
   mark(on, kernel_group::mlp_output);
-  gpu::matmul_args down = product(gated_.data(), rows, w.down, config_.hidden_size, wide, hidden_.data());
-  down.residual = residual_of_rank();
+  gpu::matmul_args down = product(gated_.data(), rows, w.down, config_.hidden_size, wide, hidden);
+  down.residual = residual_of_rank(hidden);
   matmul_.run(on.handle(), down);
-  sum_over_ranks(on, rows);
 }
 
 // What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
@@ -296,10 +303,10 @@ void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
   norm(on, hidden_.data(), weights_.final_norm, count, head_normed_.data(), rows_.head_rows + first);
-  gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, padded_vocab(config_), config_.hidden_size, logits_.data());
+  gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, shape_.head.places, config_.hidden_size, own_logits(count));
   head.y_type = dtype::f32;
   matmul_.run(on.handle(), head);
-  return logits_.as<float>();
+  return whole_logits(on, count);
 }
 
 } // namespace troupe

@@ -1,10 +1,12 @@
 // A dense decoder on the GPU: weights, KV cache, activations and the order of the ops. Knows rows, not plans or sampling rules.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +38,8 @@ struct gpu_model_shape {
   bool fused = true;
   bool overlaps = true;
   bool plain_attention = false;
+  vocab_slice head;            // of which ids this GPU computes logits
+  std::int32_t head_parts = 1; // GPUs that hold a part of the head
 };
 
 // Tiles of the rows that are no decode rows; device memory.
@@ -44,11 +48,19 @@ struct gpu_tiles {
   std::int32_t count = 0;
 };
 
+// Neighbouring rows of a step that go through a layer's ops together.
+struct gpu_part {
+  std::int32_t first = 0;
+  std::int32_t rows = 0;
+  gpu_tiles tiles, sliding_tiles; // of layers that see everything, and of those with a window
+};
+
 // Rows of one step, first those that are each a sequence's next one. Tokens, positions and so on lie in the model's rows().
 struct gpu_batch {
   std::int32_t rows = 0;
-  std::int32_t decode_rows = 0;
-  gpu_tiles tiles, sliding_tiles;             // of layers that see everything, and of those with a window
+  std::int32_t decode_rows = 0;               // all in the first part
+  std::array<gpu_part, 2> parts;              // one behind the other
+  std::size_t part_count = 1;                 // 2: see gpu_model::second_part()
   const std::int32_t* block_tables = nullptr; // [slots][table_stride]
 };
 
@@ -75,13 +87,16 @@ class gpu_model {
   gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
             const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
 
-  // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, which outlives this.
-  void share_layers(communicator* tensor) { tensor_ = tensor; }
+  // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, on `sums` where
+  // that overlaps other work. Both outlive this.
+  void share_layers(communicator* tensor, const cuda::stream& sums);
   // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
   void tune(const cuda::stream& on);
 
   // Whether forward() takes the fused chain: five launches a layer (six with QK-norm).
   bool fuses(const gpu_batch& batch) const;
+  // The row at which a step is cut in two, so that in a group the sums of each part overlap the other part's work; none: it stays whole.
+  std::optional<std::int32_t> second_part(std::int32_t rows, std::int32_t decode_rows) const;
   // The last layer's output of every row; writes the rows' keys and values.
   void forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer = {});
   // Logits of rows head_rows[first .. first + count - 1] of the last forward(), count at most shape().logits_rows: f32
@@ -92,7 +107,7 @@ class gpu_model {
   // Marks groups of kernels from now on; null: no longer.
   void time_with(kernel_timer* timer) { timer_ = timer; }
 
-  std::int64_t logits_stride() const { return padded_vocab(config_); }
+  std::int64_t logits_stride() const { return std::int64_t{shape_.head.places} * shape_.head_parts; }
   const row_arrays& rows() const { return rows_; }
   const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
   const model_config& config() const { return config_; }
@@ -101,6 +116,8 @@ class gpu_model {
   std::size_t kv_layer_bytes() const;
 
  private:
+  using buffer = cuda::caching_allocator::buffer;
+
   void mark(const cuda::stream& on, kernel_group group) const {
     if (timer_ != nullptr) timer_->mark(on, group);
   }
@@ -112,22 +129,28 @@ class gpu_model {
   template <class Args>
   Args attention_args(std::int32_t rows, std::int32_t index, std::int64_t query_stride) const;
   void attend_decode(const cuda::stream& on, std::int32_t rows, std::int32_t index, std::int64_t query_stride, bool overlaps);
-  void attention_block(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
-  void mlp_block(const cuda::stream& on, std::int32_t rows, std::int32_t index);
+  void layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  void attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
+  void mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index);
+  void* from_row(const buffer& rows, std::int32_t first, std::int64_t width) const;
   // Of a group's ranks the first alone brings the rows of before into the sum.
-  const void* residual_of_rank() const { return tensor_ == nullptr || tensor_->rank() == 0 ? hidden_.data() : nullptr; }
+  const void* residual_of_rank() const { return residual_of_rank(hidden_.data()); }
+  const void* residual_of_rank(const void* rows) const { return tensor_ == nullptr || tensor_->rank() == 0 ? rows : nullptr; }
   void add_to_hidden(const cuda::stream& on, const gpu::linear_args& product) const;
   void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
+  void begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
+  void end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
+  float* own_logits(std::int32_t rows) const;
+  const float* whole_logits(const cuda::stream& on, std::int32_t rows);
   void norm(const cuda::stream& on, const void* x, const void* weight, std::int32_t rows, void* y, const std::int32_t* from = nullptr);
   gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
                            void* y) const;
-  void attend(const cuda::stream& on, const gpu_batch& batch, std::int32_t index);
+  void attend(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
   kv_layer_view kv_of(std::int32_t layer) const;
 
-  using buffer = cuda::caching_allocator::buffer;
   model_config config_;
   gpu_model_shape shape_;
   gpu_weights weights_;
@@ -137,10 +160,13 @@ class gpu_model {
   buffer tokens_, positions_, tables_, row_tables_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
+  buffer gathered_;                                           // [head_parts][rows][places], in a group
   buffer linear_workspace_;
   row_arrays rows_;
   kernel_timer* timer_ = nullptr;
   communicator* tensor_ = nullptr; // null: the layers are whole
+  const cuda::stream* sums_ = nullptr;
+  std::array<cuda::event, 2> computed_, summed_; // by part: its rows' share of a sum, and the sum
 };
 
 } // namespace troupe

@@ -69,9 +69,9 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
 }
 
 const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
-  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, padded_vocab(config_),
-                                           config_.hidden_size, logits_.data()));
-  return logits_.as<float>();
+  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, shape_.head.places,
+                                           config_.hidden_size, own_logits(rows)));
+  return whole_logits(on, rows);
 }
 
 } // namespace troupe

@@ -76,7 +76,8 @@ std::int32_t block_count(const gpu_plan& plan, const gpu_executor_options& o, st
 
 } // namespace
 
-gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& o, cuda::memory_state device) {
+gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& o, cuda::memory_state device, int tp_rank,
+                  int tp_size) {
   check_model(config);
   check_options(o);
   const std::string unsupported = gpu_model::unsupported(config);
@@ -100,7 +101,9 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.fused = o.fused;
   s.overlaps = o.overlapping_launches;
   s.plain_attention = o.plain_attention;
-  plan.weight_bytes = gpu_weight_bytes(config);
+  s.head = head_of_gpu(config, tp_rank, tp_size);
+  s.head_parts = tp_size;
+  plan.weight_bytes = gpu_weight_bytes(config, s.head);
   plan.reserve_bytes = reserve;
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
@@ -150,7 +153,7 @@ std::size_t upload_bytes(const gpu_plan& plan) {
   return room(slots, sizeof(gpu::opened_slot)) + room(changes_per_upload, sizeof(gpu::table_change)) +
          2 * room(changes_per_upload, sizeof(gpu::listed_token)) + room(changes_per_upload, sizeof(gpu::copied_block)) +
          room(rows, sizeof(gpu::step_row)) + room(heads, sizeof(gpu::step_head)) + room(slots, sizeof(gpu::step_item)) +
-         room(rows, sizeof(gpu::counted_token)) + 2 * room(rows, sizeof(gpu::prefill_tile));
+         room(rows, sizeof(gpu::counted_token)) + 4 * room(1, sizeof(gpu::prefill_tile)) + 2 * room(rows, sizeof(gpu::prefill_tile));
 }
 
 std::size_t download_bytes(const gpu_plan& plan) {

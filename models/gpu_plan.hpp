@@ -22,9 +22,10 @@ struct gpu_plan {
   std::size_t total() const { return weight_bytes + activation_bytes + kv_bytes + reserve_bytes; }
 };
 
-// `stored`: the type of the checkpoint's matrices. Throws load_error, with the numbers, when options and model cannot work together or need
-// more than the device has.
-gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& options, cuda::memory_state device);
+// `config`: the share of tensor parallel rank `tp_rank` of `tp_size`. `stored`: the type of the checkpoint's matrices. Throws load_error,
+// with the numbers, when options and model cannot work together or need more than the device has.
+gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& options, cuda::memory_state device, int tp_rank = 0,
+                  int tp_size = 1);
 
 struct planned_model {
   const model_config& config;

@@ -26,7 +26,10 @@ model_weights gpu_share(const model_weights& whole, const rank_context& rank) {
   mine.config = gpu_share(whole.config, rank);
   mine.config.output_bias = whole.config.output_bias && rank.tp_rank == 0;
   mine.embedding = whole.embedding;
+  const vocab_slice head = head_of_gpu(whole.config, rank.tp_rank, rank.tp_size);
   mine.head = whole.head;
+  mine.head.rows = head.rows;
+  if (whole.head) mine.head.data = whole.head.row(head.first);
   return mine;
 }
 

@@ -18,8 +18,8 @@ struct gpu_rank {
   bool first() const { return host.tp_rank == 0; }
 };
 
-// What a rank on a GPU holds: shard_config() and shard_weights(), but embedding and head whole, so that every rank computes the logits of
-// all ids and draws the same tokens. The output projection's bias is the first rank's. Throw load_error as those do, and for a pipeline.
+// What a rank on a GPU holds: shard_config() and shard_weights(), but the embedding whole, and of the head what head_of_gpu() says. The
+// output projection's bias is the first rank's. Throw load_error as those do, and for a pipeline.
 model_config gpu_share(const model_config& whole, const rank_context& rank);
 model_weights gpu_share(const model_weights& whole, const rank_context& rank);
 

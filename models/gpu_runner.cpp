@@ -43,6 +43,16 @@ std::size_t independent(std::span<const gpu::copied_block> copies) {
   return copies.size();
 }
 
+// What `part` has of the spans.
+void cut_spans(const std::vector<gpu::prefill_span>& spans, const gpu_part& part, std::vector<gpu::prefill_span>& to) {
+  to.clear();
+  for (const gpu::prefill_span& span : spans) {
+    const std::int32_t begin = std::max(span.first_row, part.first);
+    const std::int32_t end = std::min(span.first_row + span.rows, part.first + part.rows);
+    if (begin < end) to.push_back({begin, end - begin, span.first_position + begin - span.first_row, span.table});
+  }
+}
+
 std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size); }
 
 } // namespace
@@ -67,7 +77,7 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       graphs_.clear();
     });
   }
-  const std::size_t marks = 6 * static_cast<std::size_t>(model.config().num_layers) +
+  const std::size_t marks = 2 * 6 * static_cast<std::size_t>(model.config().num_layers) +
                             2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
   for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
   gpu_step spare; // padding rows have a sequence like all others, whose blocks are all the same one
@@ -96,7 +106,7 @@ void gpu_runner::capture() {
   std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
   for (const std::int32_t rows : sizes) {
     gpu_batch batch;
-    batch.rows = batch.decode_rows = rows;
+    batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
     batch.block_tables = slots_.arrays().block_tables;
     cuda::graph recorded = cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); });
     const std::lock_guard lock(graphs_guard_);
@@ -104,7 +114,8 @@ void gpu_runner::capture() {
   }
 }
 
-// Adds rows of nobody's sequence until there are `rows`, each with a head. They are decode rows too: their block table must be the spare one's.
+// Adds rows of nobody's sequence until there are `rows`, each with a head. They are decode rows too: their block table must be the spare
+// one's.
 void gpu_runner::pad(gpu_step& step, std::int32_t rows) const {
   for (std::int32_t row = count_of(step.rows.size()); row < rows; ++row) {
     step.rows.push_back({slots_.spare(), 0, 0});
@@ -206,12 +217,30 @@ void gpu_runner::apply_changes(const uploaded& at) {
   }
 }
 
-gpu_tiles gpu_runner::put_tiles(const gpu_step& step, std::int32_t window) {
+gpu_tiles gpu_runner::put_tiles(const gpu_step& step, const gpu_part& rows, std::int32_t window) {
   tiles_.clear();
-  if (!step.spans.empty()) {
-    gpu::split_prefill(view(step.spans), model_.config().num_heads, model_.config().num_kv_heads, window, tiles_);
+  cut_spans(step.spans, rows, spans_);
+  if (!spans_.empty()) {
+    gpu::split_prefill(view(spans_), model_.config().num_heads, model_.config().num_kv_heads, window, tiles_);
   }
   return {uploads_.put(view(tiles_)), count_of(tiles_.size())};
+}
+
+// The rows as they go through a layer.
+void gpu_runner::put_parts(const gpu_step& step, gpu_batch& batch) {
+  batch.parts[0].rows = batch.rows;
+  if (const auto second = model_.second_part(batch.rows, batch.decode_rows)) {
+    batch.parts[0].rows = *second;
+    batch.parts[1].first = *second;
+    batch.parts[1].rows = batch.rows - *second;
+    batch.part_count = 2;
+  }
+  const std::optional<std::int32_t> window = model_.config().sliding_window;
+  for (std::size_t i = 0; i < batch.part_count; ++i) {
+    gpu_part& part = batch.parts[i];
+    part.tiles = put_tiles(step, part, 0);
+    if (window) part.sliding_tiles = put_tiles(step, part, *window);
+  }
 }
 
 void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
@@ -236,8 +265,7 @@ void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
   at.batch.rows = rows.row_count;
   at.batch.decode_rows = step.decode_rows;
   at.batch.block_tables = slots_.arrays().block_tables;
-  at.batch.tiles = put_tiles(step, 0);
-  if (model_.config().sliding_window) at.batch.sliding_tiles = put_tiles(step, *model_.config().sliding_window);
+  put_parts(step, at.batch);
 }
 
 void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {

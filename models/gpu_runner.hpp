@@ -51,7 +51,8 @@ class gpu_runner {
   // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
-  // From the end of the step in slot `before`, whose place was not used again yet, to this one's begin; about 0 when it waited for that end.
+  // From the end of the step in slot `before`, whose place was not used again yet, to this one's begin; about 0 when it waited for that
+  // end.
   float gap_ms(std::size_t before, std::size_t slot) const { return cuda::elapsed_ms(downloads_.computed(before), begun_[slot]); }
   std::vector<group_time> kernel_times(std::size_t slot) const; // empty unless asked for
 
@@ -64,7 +65,8 @@ class gpu_runner {
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
   void put_rows(const gpu_step& step, uploaded& at);
-  gpu_tiles put_tiles(const gpu_step& step, std::int32_t window);
+  gpu_tiles put_tiles(const gpu_step& step, const gpu_part& rows, std::int32_t window);
+  void put_parts(const gpu_step& step, gpu_batch& batch);
   void apply_changes(const uploaded& at);
   void prepare(const gpu_step& step, const uploaded& at);
   void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer);
@@ -84,11 +86,12 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
-  std::vector<cuda::event> begun_;             // by download slot
-  std::vector<kernel_timer> timers_;           // likewise, or empty
+  std::vector<cuda::event> begun_;   // by download slot
+  std::vector<kernel_timer> timers_; // likewise, or empty
   mutable std::mutex graphs_guard_;
   std::map<std::int32_t, cuda::graph> graphs_; // by rows
-  std::vector<gpu::prefill_tile> tiles_;       // scratch
+  std::vector<gpu::prefill_span> spans_;       // scratch, as the next
+  std::vector<gpu::prefill_tile> tiles_;
   gpu_model::after_layer_fn after_layer_;
   std::vector<cuda::event> paces_; // used in turn
   std::size_t next_pace_ = 0;

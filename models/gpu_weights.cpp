@@ -36,6 +36,7 @@ struct piece {
   spread dummy = spread::matrix;
   const weight_view* matrix = nullptr;
   const std::vector<float>* vector = nullptr;
+  std::int64_t rows_before = 0; // of the whole matrix, that other GPUs hold
 
   std::size_t bytes() const { return static_cast<std::size_t>(rows * columns) * element; }
   // The stored row (or element) that belongs at `row`.
@@ -49,19 +50,20 @@ struct piece {
 // Lays pieces one behind the other; addresses are offsets until a base is added.
 class layout {
  public:
-  layout(const model_config& config, const model_weights* weights) : config_(config) {
+  layout(const model_config& config, const vocab_slice& head, const model_weights* weights) : config_(config) {
     const std::int64_t hidden = config.hidden_size;
     embedding_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->embedding : nullptr);
-    pad_vocabulary();
+    if (config.tied_head) add_places(head.first + head.places - config.vocab_size);
     for (std::int32_t i = 0; i < config.num_layers; ++i) {
       add_layer(weights != nullptr ? &weights->layers[static_cast<std::size_t>(i)] : nullptr);
     }
     final_norm_ = vector(hidden, spread::norm, weights != nullptr ? &weights->final_norm : nullptr);
     if (config.tied_head) {
-      head_ = embedding_;
+      head_ = embedding_ + static_cast<std::size_t>(head.first * hidden) * element;
     } else {
-      head_ = matrix(config.vocab_size, hidden, weights != nullptr ? &weights->head : nullptr);
-      pad_vocabulary();
+      head_ = matrix(head.rows, hidden, weights != nullptr ? &weights->head : nullptr);
+      pieces_.back().rows_before = head.first;
+      add_places(head.places - head.rows);
     }
   }
 
@@ -103,7 +105,8 @@ class layout {
     pieces_.push_back(p);
     return p.offset;
   }
-  void pad_vocabulary() { used_ += static_cast<std::size_t>((padded_vocab(config_) - config_.vocab_size) * config_.hidden_size) * element; }
+  // For rows of a vocabulary that there are not.
+  void add_places(std::int64_t rows) { used_ += static_cast<std::size_t>(std::max<std::int64_t>(0, rows) * config_.hidden_size) * element; }
   std::size_t matrix(std::int64_t rows, std::int64_t columns, const weight_view* from, std::int64_t interleaved = 0, bool joined = false) {
     return add({0, rows, columns, interleaved, spread::matrix, from, nullptr}, joined);
   }
@@ -204,11 +207,11 @@ std::size_t largest_bytes(const std::vector<upload_job>& jobs) {
 
 } // namespace
 
-std::size_t gpu_weight_bytes(const model_config& config) { return layout(config, nullptr).bytes(); }
+std::size_t gpu_weight_bytes(const model_config& config, const vocab_slice& head) { return layout(config, head, nullptr).bytes(); }
 
-std::string gpu_weight_layout(const model_config& config, dtype type) {
+std::string gpu_weight_layout(const model_config& config, const vocab_slice& head, dtype type) {
   std::string lines = "layout " + std::to_string(layout_version) + "\n";
-  const layout placed(config, nullptr);
+  const layout placed(config, head, nullptr);
   for (const piece& p : placed.pieces()) {
     lines +=
         std::string(traits(type).name) + " " + std::to_string(p.rows) + "x" + std::to_string(p.columns) + " at " + std::to_string(p.offset);
@@ -218,12 +221,14 @@ std::string gpu_weight_layout(const model_config& config, dtype type) {
   return lines;
 }
 
-gpu_weights filled_weights(const model_config& config, dtype type, std::byte* memory) { return layout(config, nullptr).at(memory, type); }
+gpu_weights filled_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory) {
+  return layout(config, head, nullptr).at(memory, type);
+}
 
-gpu_weights upload_weights(const model_weights& weights, dtype type, std::byte* memory, const cuda::stream& on, std::int32_t device,
-                           std::int32_t threads) {
+gpu_weights upload_weights(const model_weights& weights, const vocab_slice& head, dtype type, std::byte* memory, const cuda::stream& on,
+                           std::int32_t device, std::int32_t threads) {
   if (weights.source.make) weights.source.make();
-  const layout placed(weights.config, &weights);
+  const layout placed(weights.config, head, &weights);
   const std::vector<upload_job> jobs = split(placed.pieces());
   const std::size_t slot = largest_bytes(jobs);
   std::atomic<std::size_t> next{0};
@@ -260,12 +265,16 @@ gpu_weights upload_weights(const model_weights& weights, dtype type, std::byte* 
   return placed.at(memory, type);
 }
 
-gpu_weights make_dummy_gpu_weights(const model_config& config, dtype type, std::byte* memory, const cuda::stream& on, std::uint64_t seed) {
-  const layout placed(config, nullptr);
+gpu_weights make_dummy_gpu_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory,
+                                   const cuda::stream& on, std::uint64_t seed) {
+  const layout placed(config, head, nullptr);
   for (const piece& p : placed.pieces()) {
     const bool norm = p.dummy == spread::norm;
     const float reach = p.dummy == spread::matrix ? std::sqrt(3.0F / static_cast<float>(p.columns)) : norm ? 0.1F : 0.02F;
-    gpu::fill_uniform(on.handle(), {type, memory + p.offset, p.rows * p.columns, norm ? 1.0F : 0.0F, reach, seed++ * 0x9e3779b97f4a7c15U});
+    // Numbers follow each other by this step, so what lies in the middle of a matrix can be made by itself.
+    constexpr std::uint64_t step = 0x9e3779b97f4a7c15U;
+    const auto before = static_cast<std::uint64_t>(p.rows_before * p.columns);
+    gpu::fill_uniform(on.handle(), {type, memory + p.offset, p.rows * p.columns, norm ? 1.0F : 0.0F, reach, (seed++ + before) * step});
   }
   on.synchronize();
   return placed.at(memory, type);

@@ -9,6 +9,7 @@
 #include "core/dtype.hpp"
 #include "device/cuda/stream.hpp"
 #include "models/model.hpp"
+#include "models/shard.hpp"
 
 namespace troupe {
 
@@ -31,25 +32,29 @@ struct gpu_weights {
   const void* embedding = nullptr; // [vocab][hidden]
   std::vector<gpu_layer_weights> layers;
   const void* final_norm = nullptr; // [hidden]
-  const void* head = nullptr;       // [padded_vocab()][hidden], the last rows undefined; the embedding when tied
+  const void* head = nullptr;       // [head places][hidden], rows of no id undefined; rows of the embedding when tied
 };
 
-// Products give multiples of 8 outputs.
-constexpr std::int32_t padded_vocab(const model_config& config) { return (config.vocab_size + 7) / 8 * 8; }
+// The ids whose rows of the head a GPU holds, of `size` GPUs. Their places are aligned as cuBLASLt would have the outputs of a product.
+inline vocab_slice head_of_gpu(const model_config& config, int rank = 0, int size = 1) {
+  return slice_of_vocab(config.vocab_size, rank, size, 64);
+}
 
-// What all functions below take.
-std::size_t gpu_weight_bytes(const model_config& config);
+// What all functions below take, of a GPU's share: layers as `config` says, the embedding whole, of the head what `head` says.
+std::size_t gpu_weight_bytes(const model_config& config, const vocab_slice& head);
 // What lies where in it, line by line: memory of equal lines that was filled with the same checkpoint's weights holds the same.
-std::string gpu_weight_layout(const model_config& config, dtype type);
+std::string gpu_weight_layout(const model_config& config, const vocab_slice& head, dtype type);
 // The weights in memory that one of the functions below has filled.
-gpu_weights filled_weights(const model_config& config, dtype type, std::byte* memory);
+gpu_weights filled_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory);
 
 // Widens or narrows every parameter into `memory` (gpu_weight_bytes() of the device, aligned to 256) and waits until it is there.
-// `threads` read the checkpoint, each through pinned memory of its own. Throws load_error for a value that `type` cannot hold.
-gpu_weights upload_weights(const model_weights& weights, dtype type, std::byte* memory, const cuda::stream& on, std::int32_t device,
-                           std::int32_t threads);
+// `threads` read the checkpoint, each through pinned memory of its own. `weights` have the GPU's rows of the head alone. Throws load_error
+// for a value that `type` cannot hold.
+gpu_weights upload_weights(const model_weights& weights, const vocab_slice& head, dtype type, std::byte* memory, const cuda::stream& on,
+                           std::int32_t device, std::int32_t threads);
 
 // Random weights, made on the device: matrices of standard deviation 1 / sqrt(columns), norms about 1, biases about 0.
-gpu_weights make_dummy_gpu_weights(const model_config& config, dtype type, std::byte* memory, const cuda::stream& on, std::uint64_t seed);
+gpu_weights make_dummy_gpu_weights(const model_config& config, const vocab_slice& head, dtype type, std::byte* memory,
+                                   const cuda::stream& on, std::uint64_t seed);
 
 } // namespace troupe

@@ -105,8 +105,8 @@ std::size_t total_bytes(const model_weights& weights) {
 
 } // namespace
 
-vocab_slice slice_of_vocab(std::int32_t vocab, int tp_rank, int tp_size) {
-  const std::int32_t places = (vocab + tp_size - 1) / tp_size;
+vocab_slice slice_of_vocab(std::int32_t vocab, int tp_rank, int tp_size, std::int32_t places_of) {
+  const std::int32_t whole = places_of * tp_size, places = (vocab + whole - 1) / whole * places_of;
   const std::int32_t first = std::min(vocab, tp_rank * places);
   return {first, std::min(places, vocab - first), places};
 }

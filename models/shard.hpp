@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-// The ids whose rows of the embedding and of the head a rank holds. The vocabulary is padded to a multiple of the ranks, so that all
-// have places for as many; the last ranks may lack rows, or have none.
+// The ids whose rows of the embedding and of the head a rank holds. The vocabulary is padded so that all ranks have places for as many,
+// a multiple of `places_of`; the last ranks may lack rows, or have none.
 struct vocab_slice {
   std::int32_t first = 0;
   std::int32_t rows = 0;   // that exist
@@ -18,7 +18,7 @@ struct vocab_slice {
 
   bool holds(token_id token) const { return token >= first && token < first + rows; }
 };
-vocab_slice slice_of_vocab(std::int32_t vocab, int tp_rank, int tp_size);
+vocab_slice slice_of_vocab(std::int32_t vocab, int tp_rank, int tp_size, std::int32_t places_of = 1);
 
 // Throws load_error, with the numbers, for a model that cannot be cut into tp_size x stages.
 void check_shards(const model_config& config, int tp_size, int stages);

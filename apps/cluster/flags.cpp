@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "actors/worker_protocol.hpp"
 #include "apps/cluster/build_id.hpp"
 #include "apps/device_choice.hpp"
 #include "core/error.hpp"
@@ -41,7 +42,7 @@ cluster::credentials read_credentials(const cluster_flags& flags) {
   return who;
 }
 
-cluster::identity this_program() { return {TROUPE_VERSION, build_id()}; }
+cluster::identity this_program() { return {actors::cluster_protocol(), TROUPE_VERSION, build_id()}; }
 
 std::pair<std::string, std::uint16_t> parse_address(const std::string& text, const std::string& flag) {
   const std::size_t colon = text.rfind(':');

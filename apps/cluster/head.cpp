@@ -15,7 +15,7 @@ namespace troupe::apps {
 void add_head_flags(CLI::App& command, head_flags& f) {
   command.add_option("--cluster-listen", f.listen, "INTERFACE:PORT or ADDRESS:PORT where nodes join; ranks are then placed on their slots, too");
   command.add_option("--nodes", f.nodes, "place nothing before so many nodes have joined")->check(CLI::Range(0, 1024));
-  command.add_flag("--cluster-any-build", f.any_build, "take nodes of this version that were built otherwise");
+  command.add_flag("--cluster-any-build", f.any_build, "take nodes of other versions and builds that speak the same protocol");
   add_cluster_flags(command, f.both);
 }
 

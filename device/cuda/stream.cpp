@@ -36,8 +36,11 @@ float elapsed_ms(const event& begin, const event& end) {
   return milliseconds;
 }
 
-stream::stream() {
-  check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+stream::stream(priority rank) {
+  int least = 0, greatest = 0; // the greatest is the smallest number
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, rank == priority::first ? greatest : least),
+        "cudaStreamCreateWithPriority");
   detail::count(detail::resource::stream);
 }
 

@@ -34,7 +34,10 @@ float elapsed_ms(const event& begin, const event& end);
 
 class stream {
  public:
-  stream();
+  // `first`: when both could go on, the blocks of its kernels are begun before those of `in_turn`.
+  enum class priority : bool { in_turn, first };
+
+  explicit stream(priority rank = priority::in_turn);
   ~stream();
   stream(stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   stream& operator=(stream&& other) noexcept;
@@ -49,7 +52,9 @@ class stream {
 
 // One device's streams, made once at start-up.
 struct stream_pool {
-  stream compute, copy_in, copy_out, communication, draft;
+  stream compute, copy_in, copy_out;
+  stream communication{stream::priority::first}; // others wait for what it brings
+  stream draft;
 };
 
 // GPUs that this process can use; 0 where there is no driver.

@@ -35,6 +35,8 @@ class serving_group_test : public test::group_test, public ::testing::WithParamI
   }
 };
 
+class serving_group_blocks_test : public test::group_test {};
+
 // Two stages: the second works on a plan once the first is done with it, which meanwhile goes on to the next.
 class fake_stage final : public step_executor {
  public:
@@ -267,6 +269,27 @@ TEST(group_options, a_leader_outside_the_group_is_refused) {
   actors::serving_parts parts;
   parts.tokens = std::make_shared<const test::byte_tokenizer>();
   EXPECT_THROW(actors::serving::start(options, std::move(parts)), std::runtime_error);
+}
+
+// The memory that is free at a second start is another than at the first.
+TEST_F(serving_group_blocks_test, a_group_formed_anew_has_as_many_blocks_as_it_had_at_first) {
+  options.max_restarts = 10;
+  shape(2);
+  std::atomic<int> starts{0};
+  start_group([&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
+    executor_info info = device;
+    EXPECT_EQ(place.num_blocks.has_value(), place.generation > 1);
+    info.num_blocks = place.generation == 1 ? 100 + 10 * place.rank : place.num_blocks.value_or(60); // the group has the fewest
+    ++starts;
+    return std::make_unique<test::fake_rank>(place, options.leader, info, faults, group, publish);
+  });
+  group->fail_in = 20;
+  submit_texts(6, 40);
+  expect_texts(40);
+  EXPECT_EQ(metric("troupe_group_restarts_total"), 1) << log();
+  EXPECT_EQ(starts, 4);
+  device.num_blocks = 100;
+  expect_idle();
 }
 
 } // namespace

@@ -18,9 +18,12 @@ case $2 in
   prometheus) serving -- python3 prometheus.py --url {url} ;;
   bench_serve) serving -- "$troupe" bench serve --url {url} --num-prompts 20 --request-rate 20 --input-len 32 --output-len 16 ;;
   keeper) python3 keeper.py "$troupe" "$model" ;;
+  upgrade) python3 upgrade.py "$troupe" "$model" ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
   failure_table) python3 failure_table.py "$troupe" "$model" --rounds 2 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
+  nodes) python3 nodes.py "$troupe" "$model" ;;
+  nodes_netns) python3 nodes_netns.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
   soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
   soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
@@ -28,6 +31,7 @@ case $2 in
   simulate) python3 simulate.py "$troupe" "$model" ;;
   trace) python3 trace.py "$troupe" "$model" ;;
   benches) python3 benches.py "$troupe" ;;
+  pair_benches) python3 pair_benches.py "$troupe" ;;
   inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;
   *) echo "no test named $2" >&2; exit 2 ;;
 esac

@@ -23,6 +23,14 @@ between
 <!-- end -->
 <!-- results: ablation -->
 <!-- end -->
+<!-- results: pair-speed -->
+<!-- end -->
+<!-- results: pair-decode -->
+<!-- end -->
+<!-- results: pair-replicas -->
+<!-- end -->
+<!-- results: pair-kills -->
+<!-- end -->
 kept behind
 """
 HEAD = {"version": "1", "date": "2026-01-02T03:04:05Z", "command": "troupe bench it", "device": "cuda",
@@ -51,6 +59,39 @@ def results():
             "f.json": {**HEAD, "kind": "ceilings", "ceilings": {**seconds, **rates}}}
 
 
+def pair_results():
+    def latency(name, step, first_token, ceilings):
+        decode = {"batch": 1, "context": 1024.2, "median_ms": step, "p99_ms": step + 1, "over_floor": 1.2, "idle_share": 0.001}
+        prefill = {"prompt_tokens": 8192, "first_token_median_ms": first_token, "first_token_p99_ms": 210.0, "matmul_share": 0.654}
+        return {**HEAD, "kind": "latency", "model": {"name": name, "streamed_weight_bytes": 14e10, "shape": {"num_layers": 80}}, "ceilings": ceilings,
+                "decode": [decode], "prefill": [prefill]}
+
+    def throughput(rate):
+        return {**HEAD, "kind": "throughput", "workload": {"requests": 7}, "throughput": {"output_tokens_per_second": rate},
+                "latency_ms": {"itl": {"median": 9.0, "p99": 12.0}}, "idle_share": 0.0042}
+
+    def kills(median):
+        return {**HEAD, "kind": "kills", "seconds": [1.0, median, 3.0], "median_seconds": median, "longest_seconds": 3.0, "requests_lost": 0,
+                "ready_seconds": 7.25}
+
+    both = {"read_bytes_per_second": 10e12}
+    return {"8b-tp1.json": latency("llama-3.1-8b", 4.0, 200.0, both), "8b-tp2.json": latency("llama-3.1-8b", 2.5, 125.0, both),
+            "70b-tp2.json": latency("llama-3.1-70b", 17.2608, 900.0, both), "throughput-dp1.json": throughput(10000.0),
+            "throughput-dp2.json": throughput(19500.0), "kills-kept.json": kills(1.25), "kills-cold.json": kills(2.75)}
+
+
+def check_pair(text):
+    assert row(text, "8B, batch 1, step of two GPUs over that of one")[1] == "0.625 x"
+    assert row(text, "70B, batch 1, step of two GPUs over its floor")[1] == "1.200 x"  # 14 ms of reading, 160 sums of 2.4 us
+    assert row(text, "8B, prompt of 8192, speed-up of two GPUs over one")[1] == "1.600 x"
+    assert row(text, "8B, throughput of two replicas over one")[1] == "1.950 x"
+    assert row(text, "70B, a worker killed under load, weights kept: to the next token")[1] == "1.25 s"
+    assert row(text, "the same, nothing kept")[1] == "2.75 s"
+    steps = [line for line in text.splitlines() if line.startswith("| step, batch 1 |")]
+    assert [line.split("|")[2:6] for line in steps] == [[" 4.000 ", " 2.500 ", " 3.500 ", " 0.625 x "], [" - ", " 17.261 ", " 18.261 ", " - "]], steps
+    assert row(text, "made anew")[1:] == ["3", "2.75 s", "3.00 s", "0", "7.25 s"]
+
+
 def row(page, beginning):
     found = [line for line in page.splitlines() if line.startswith(f"| {beginning} |")]
     assert len(found) == 1, (beginning, found)
@@ -70,13 +111,17 @@ def main():
             return subprocess.run(command, capture_output=True, text=True, check=False)
 
         assert make().returncode == 0
-        assert page.read_text().count("Not measured yet.") == 5
+        assert page.read_text().count("Not measured yet.") == 9
         for file, result in results().items():
             (folder / "results" / file).write_text(json.dumps(result))
+        (folder / "results/pair").mkdir()
+        for file, result in pair_results().items():
+            (folder / "results/pair" / file).write_text(json.dumps(result))
         assert make("--check").returncode == 1
         assert make().returncode == 0
+        check_pair(page.read_text())
         text = page.read_text()
-        assert text.startswith("# Page\nkept before\n") and text.endswith("kept behind\n") and "\nbetween\n" in text and "old" not in text
+        assert text.startswith("# Page\nkept before\n") and text.endswith("kept behind\n") and "\nbetween\n" in text and "\nold\n" not in text
         assert row(text, "decode step, batch 32, over the floor")[1] == "1.333 x"
         assert row(text, "decode step of the 1B model, batch 1, over the floor")[1] == "1.277 x"
         assert row(text, "prefill of 8192 tokens, of the matrix product's peak")[1] == "65.4%"

@@ -1,6 +1,7 @@
 // A device process over the fake device, for tests of serving with child processes; in a group of several, a fake rank.
-//   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--slow-start-ms N] --parent-port N
+//   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--slow-start-ms N] [--other-limits] --parent-port N
 //     --abort-on and --slow-start-ms are of rank R alone
+//   fake_worker worker-protocol  says which one it speaks
 //   fake_worker --serve FILE     serves with a child of its own, writes its process id to FILE, waits to be killed
 #include <unistd.h>
 
@@ -9,8 +10,10 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "actors/serving.hpp"
+#include "actors/worker_protocol.hpp"
 #include "tests/actors/fake_device.hpp"
 #include "tests/actors/fake_group.hpp"
 #include "tests/actors/fake_tokenizer.hpp"
@@ -44,6 +47,7 @@ struct worker_options {
   int slow_start_ms = 0;
   bool fail_start = false;
   bool exit_at_once = false;
+  bool other_limits = false;
   int port = 0;
   std::string serve;
 };
@@ -60,6 +64,7 @@ worker_options read_options(int argc, char** argv) {
     if (name == "--slow-start-ms") o.slow_start_ms = std::stoi(next());
     if (name == "--fail-start") o.fail_start = true;
     if (name == "--exit-at-once") o.exit_at_once = true;
+    if (name == "--other-limits") o.other_limits = true;
     if (name == "--parent-port") o.port = std::stoi(next());
     if (name == "--serve") o.serve = next();
   }
@@ -80,6 +85,8 @@ int serve(const std::string& program, const std::string& file) {
 } // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[argc - 1]) == "worker-protocol")
+    return std::puts(actors::worker_protocol_line("fake").c_str()) < 0 ? 1 : 0;
   const worker_options o = read_options(argc, argv);
   if (!o.serve.empty()) return serve(argv[0], o.serve);
   if (o.exit_at_once) return 3;
@@ -93,10 +100,13 @@ int main(int argc, char** argv) {
   const auto make = [&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     group->replica = place.replica; // of all replicas
     std::unique_ptr<step_executor> device;
+    executor_info limits = test::small_device();
+    if (o.other_limits) ++limits.max_model_len;
+    if (place.size == 1) std::this_thread::sleep_for(std::chrono::milliseconds(o.slow_start_ms));
     if (place.size == 1) {
-      device = std::make_unique<test::fake_device>(test::small_device(), faults);
+      device = std::make_unique<test::fake_device>(limits, faults);
     } else {
-      device = std::make_unique<test::fake_rank>(place, place.size - 1, test::small_device(), faults, group, publish);
+      device = std::make_unique<test::fake_rank>(place, place.size - 1, limits, faults, group, publish);
     }
     if (o.abort_on >= 0 && place.rank == o.rank) device = std::make_unique<aborting_device>(std::move(device), o.abort_on);
     return device;

@@ -17,7 +17,7 @@ struct gate_options {
   std::uint16_t port = 0; // 0: any free one
   credentials who;
   identity program;
-  bool any_build = false;                           // other builds of the same version are let in, too
+  bool any_build = false;                           // other versions and builds of the same protocol are let in, too
   std::function<void(const std::string& line)> log; // who was refused, and why: one line a second at most; may be empty
   std::function<void()> refused;                    // each time; may be empty
 };

@@ -47,7 +47,7 @@ std::string fault_of(const std::vector<std::string>& words, std::size_t count) {
 
 std::string prove(const std::string& token, std::string_view who, const std::string& head_nonce, const peer_statement& said) {
   std::string text(who);
-  for (const std::string* part : {&head_nonce, &said.nonce, &said.program.version, &said.program.build, &said.purpose}) {
+  for (const std::string* part : {&head_nonce, &said.nonce, &said.program.protocol, &said.program.version, &said.program.build, &said.purpose}) {
     text += "\n" + *part;
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
@@ -78,14 +78,14 @@ std::variant<std::string, parse_error> parse_head_line(std::string_view line) {
 }
 
 std::string peer_line(const peer_statement& said) {
-  return std::string(protocol_name) + " " + std::string(protocol_number) + " " + said.program.version + " " + said.program.build + " " +
-         said.purpose + " " + said.nonce + " " + said.proof + "\n";
+  return std::string(protocol_name) + " " + std::string(protocol_number) + " " + said.program.protocol + " " + said.program.version + " " +
+         said.program.build + " " + said.purpose + " " + said.nonce + " " + said.proof + "\n";
 }
 
 std::variant<peer_statement, parse_error> parse_peer_line(std::string_view line) {
   const auto words = words_of(line);
-  if (std::string fault = fault_of(words, 7); !fault.empty()) return parse_error{std::move(fault)};
-  return peer_statement{{words[2], words[3]}, words[4], words[5], words[6]};
+  if (std::string fault = fault_of(words, 8); !fault.empty()) return parse_error{std::move(fault)};
+  return peer_statement{{words[2], words[3], words[4]}, words[5], words[6], words[7]};
 }
 
 std::string prove_peer(const std::string& token, const std::string& head_nonce, const peer_statement& said) {
@@ -103,11 +103,15 @@ bool same_proof(const std::string& a, const std::string& b) {
 std::string judge(const peer_statement& said, const std::string& token, const std::string& head_nonce, const identity& own,
                   bool any_build) {
   if (!same_proof(said.proof, prove_peer(token, head_nonce, said))) return "the token is not this cluster's";
-  if (said.program.version != own.version) {
+  if (said.program.version != own.version && !any_build) {
     return "the node runs Troupe " + said.program.version + ", the cluster " + own.version;
   }
   if (said.program.build != own.build && !any_build) {
     return "the node runs another build of Troupe " + own.version + " (" + said.program.build + ") than the cluster (" + own.build + ")";
+  }
+  if (said.program.protocol != own.protocol) {
+    return "the node speaks protocol " + said.program.protocol + " (Troupe " + said.program.version + "), the cluster " + own.protocol + " (Troupe " +
+           own.version + ")";
   }
   return {};
 }

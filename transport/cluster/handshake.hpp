@@ -1,7 +1,7 @@
 // What is said on a connection before it carries anything else. Lines of text, each at most max_line bytes:
 //
 //   head  troupe-cluster 1 NONCE
-//   peer  troupe-cluster 1 VERSION BUILD PURPOSE NONCE PROOF
+//   peer  troupe-cluster 1 PROTOCOL VERSION BUILD PURPOSE NONCE PROOF
 //   head  welcome PROOF                                         or: refused SENTENCE
 //
 // A proof is the HMAC-SHA256, under the cluster's token, of who says it, both nonces and all that the peer said: neither side learns the
@@ -20,8 +20,9 @@ inline constexpr std::size_t max_line = 512;
 inline constexpr std::string_view probe_purpose = "probe";
 inline constexpr std::string_view join_purpose = "join";
 
-// Which program speaks. Neither has blanks.
+// Which program speaks, in words without blanks.
 struct identity {
+  std::string protocol; // of what is said later: programs of different ones do not understand each other
   std::string version;
   std::string build; // of the compiled program
 };
@@ -47,7 +48,7 @@ std::string prove_peer(const std::string& token, const std::string& head_nonce, 
 std::string prove_head(const std::string& token, const std::string& head_nonce, const peer_statement& said);
 bool same_proof(const std::string& a, const std::string& b); // in constant time
 
-// Why a peer is not let in; empty when it is. `any_build`: another build of the same version will do.
+// Why a peer is not let in; empty when it is. `any_build`: another version or build will do, if it speaks the same protocol.
 std::string judge(const peer_statement& said, const std::string& token, const std::string& head_nonce, const identity& own, bool any_build);
 
 } // namespace troupe::cluster

@@ -247,5 +247,24 @@ TEST_F(gpu_elementwise_test, swiglu_equals_the_cpu) {
   }
 }
 
+TEST_F(gpu_elementwise_test, parts_side_by_side_are_whole_rows) {
+  for (const std::int32_t parts : {1, 2, 3}) {
+    for (const std::int64_t columns : {4, 1004, 1024}) {
+      const std::int32_t rows = static_cast<std::int32_t>(between(1, 9));
+      const auto count = static_cast<std::size_t>(parts * rows * columns);
+      const std::vector<float> from = normal(count);
+      const buffer device = upload(from), y = upload(test::poisoned(count));
+      gpu::join_parts(stream(), {device.as<float>(), parts, rows, columns, y.as<float>(), false});
+      const std::vector<float> out = download<float>(y);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::int64_t>(i), row = at / (parts * columns), part = at / columns % parts;
+        ASSERT_EQ(out[i], from[static_cast<std::size_t>((part * rows + row) * columns + at % columns)]) << parts << " parts, element " << i;
+      }
+    }
+  }
+  const buffer odd = upload(std::vector<float>(8));
+  EXPECT_THROW(gpu::join_parts(stream(), {odd.as<float>(), 2, 1, 3, odd.as<float>(), false}), std::invalid_argument);
+}
+
 } // namespace
 } // namespace troupe

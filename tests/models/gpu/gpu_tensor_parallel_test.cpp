@@ -4,8 +4,11 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "device/cuda/stream.hpp"
+#include "models/gpu_weights.hpp"
 #include "models/group_executor.hpp"
 #include "tests/models/gpu/gpu_model_testing.hpp"
+#include "transport/collective/local_group.hpp"
 
 namespace troupe {
 namespace {
@@ -23,9 +26,11 @@ model_config pair_config() {
   return c;
 }
 
+class gpu_share_alone : public test::gpu_model_test {};
+
 rank_context place(int tp_rank, int tp_size) { return {tp_rank, tp_size, 0, 1, nullptr, nullptr}; }
 
-TEST(gpu_share, holds_a_slice_of_each_layer_and_embedding_and_head_whole) {
+TEST(gpu_share, holds_a_slice_of_each_layer_and_of_the_head_and_the_embedding_whole) {
   model_config config = pair_config();
   config.query_key_value_bias = config.output_bias = true;
   const model_weights whole = make_dummy_weights(config, dtype::f32, 5);
@@ -37,10 +42,20 @@ TEST(gpu_share, holds_a_slice_of_each_layer_and_embedding_and_head_whole) {
     EXPECT_EQ(mine.config.output_bias, rank == 0) << "once in the sum";
     EXPECT_EQ(mine.layers[0].output_bias.empty(), rank != 0);
     EXPECT_EQ(mine.embedding.data, whole.embedding.data);
-    EXPECT_EQ(mine.head.data, whole.head.data);
-    EXPECT_EQ(mine.head.rows, 1003);
+    EXPECT_EQ(mine.head.data, whole.head.row(512 * rank));
+    EXPECT_EQ(mine.head.rows, rank == 0 ? 512 : 491) << "of 1003 ids";
     EXPECT_EQ(mine.layers[2].down.data, whole.layers[2].down.data + static_cast<std::size_t>(rank) * 168 * sizeof(float));
   }
+}
+
+TEST(gpu_share, of_a_small_vocabulary_the_last_ranks_have_nothing) {
+  model_config config = pair_config();
+  config.vocab_size = 60;
+  config.num_heads = config.num_kv_heads = 2;
+  const model_weights mine = gpu_share(make_dummy_weights(config, dtype::f32, 5), place(1, 2));
+  EXPECT_EQ(mine.head.rows, 0);
+  EXPECT_EQ(head_of_gpu(config, 1, 2).places, 64);
+  EXPECT_EQ(gpu_weight_bytes(mine.config, head_of_gpu(config, 1, 2)), gpu_weight_bytes(mine.config, head_of_gpu(config, 0, 2)));
 }
 
 TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
@@ -59,6 +74,77 @@ TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
   rank_context stage = place(0, 1);
   stage.stages = 2;
   refused(pair_config(), stage, {"--pp 2"});
+}
+
+// One of nine tokens with so much weight that no rounding decides, by the sequence's seed.
+sampling_params one_of_nine(std::uint64_t seed) {
+  sampling_params random;
+  for (token_id token = 100; token < 1000; token += 100) random.logit_bias.push_back({token, 40});
+  random.seed = seed;
+  return random;
+}
+
+// Prompts that a group cuts in two parts, whose sums overlap each other's work; odd rows, and decode rows before them.
+struct long_prompts {
+  model_config config = pair_config();
+  gpu_executor_options options = test::small_gpu_options();
+  std::vector<tokens> prompts;
+
+  long_prompts() {
+    config.max_position = 2048;
+    options.max_batched_tokens = 1024;
+    options.num_blocks = 256;
+    std::mt19937 random(std::random_device{}());
+    for (const std::size_t length : {513U, 700U, 1500U}) {
+      tokens& prompt = prompts.emplace_back();
+      for (std::size_t i = 0; i < length; ++i) prompt.push_back(static_cast<token_id>(random() % 1003));
+    }
+  }
+  std::vector<test::prompt_report> reports(step_executor& executor) const {
+    std::vector<test::prompt_report> all;
+    for (const tokens& prompt : prompts) all.push_back(report(executor, prompt, 1023, 4, 3, 9));
+    return all;
+  }
+  // A sequence that decodes beside another's prompt.
+  tokens mixed(step_executor& executor) const {
+    plan_writer writer(executor, 5);
+    writer.plan.epoch = 1000;
+    writer.open(0, 20, one_of_nine(3), 64);
+    writer.prefill(0, 0, test::part_of(prompts[0], 0, 20), true);
+    tokens drawn = writer.run()[0].tokens;
+    writer.open(1, 700, one_of_nine(4), 710);
+    for (std::int32_t step = 0; step < 4; ++step) {
+      writer.decode(0, 20 + step);
+      step == 0 ? writer.prefill(1, 0, prompts[1], true) : writer.decode(1, 699 + step);
+      for (const slot_output& output : writer.run()) drawn.insert(drawn.end(), output.tokens.begin(), output.tokens.end());
+    }
+    writer.close(0);
+    writer.close(1);
+    writer.run();
+    return drawn;
+  }
+};
+
+TEST_F(gpu_share_alone, a_group_of_one_computes_what_one_alone_does) {
+  long_prompts work;
+  for (const bool tied : {false, true}) {
+    work.config.tied_head = tied;
+    const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
+    std::vector<test::prompt_report> right;
+    {
+      const auto alone = make_gpu_executor(whole, work.options);
+      right = work.reports(*alone);
+    }
+    rank_context host = place(0, 1);
+    host.tensor = std::move(make_local_group(1, 5s).front());
+    cuda::nccl_options joining;
+    joining.deadline = 5s;
+    cuda::use_device(0);
+    const gpu_rank rank{host, cuda::join_nccl_group(cuda::make_nccl_group_id(joining), 0, 1, joining)};
+    const auto group = make_gpu_executor(whole, work.options, rank);
+    const auto got = work.reports(*group);
+    for (std::size_t i = 0; i < right.size(); ++i) expect_close(got[i], right[i], 0.03F);
+  }
 }
 
 // Two ranks on two threads, each with a GPU of its own.
@@ -139,16 +225,28 @@ INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
                                            pair_case{.name = "reference", .biases = true, .plain = true}),
                          label);
 
+TEST_F(gpu_pair, long_prompts_in_two_parts_score_as_on_one_gpu) {
+  const long_prompts work;
+  const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
+  std::vector<test::prompt_report> right;
+  tokens beside;
+  {
+    const auto one = make_gpu_executor(whole, work.options);
+    right = work.reports(*one);
+    beside = work.mixed(*one);
+  }
+  const auto two = make(whole, work.options);
+  const auto got = work.reports(*two);
+  for (std::size_t i = 0; i < right.size(); ++i) expect_close(got[i], right[i], 0.03F);
+  EXPECT_EQ(work.mixed(*two), beside);
+  EXPECT_EQ(beside.size(), 9U);
+}
+
 TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
   const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
   const auto two = make(whole, test::small_gpu_options());
   plan_writer writer(*two);
-  sampling_params random; // one of nine tokens with so much weight that no rounding decides, by the sequence's seed
-  for (token_id token = 100; token < 1000; token += 100) random.logit_bias.push_back({token, 40});
-  const auto sampling_of = [&](slot_id slot) {
-    random.seed = static_cast<std::uint64_t>(slot) + 11;
-    return random;
-  };
+  const auto sampling_of = [](slot_id slot) { return one_of_nine(static_cast<std::uint64_t>(slot) + 11); };
   std::vector<tokens> prompts, alone;
   for (slot_id slot = 0; slot < 5; ++slot) {
     prompts.push_back(random_tokens(static_cast<std::size_t>(10 + 7 * slot)));

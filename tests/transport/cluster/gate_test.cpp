@@ -26,6 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kToken = "sixteen letters and more";
+const identity kProgram{"1-aa", "1.0", "build-a"};
 
 int connect_to(std::uint16_t port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -119,7 +120,7 @@ class gate_test : public ::testing::Test {
     gate_options o;
     o.address = "127.0.0.1";
     o.who = std::move(who);
-    o.program = {"1.0", "build-a"};
+    o.program = kProgram;
     o.log = [this](const std::string& line) {
       const std::lock_guard lock(guard_);
       log_ += line + "\n";
@@ -127,7 +128,7 @@ class gate_test : public ::testing::Test {
     o.refused = [this] { ++refused_; };
     return o;
   }
-  static link_options to(const gate& door, credentials who = {kToken, {}, {}, {}}, identity program = {"1.0", "build-a"}) {
+  static link_options to(const gate& door, credentials who = {kToken, {}, {}, {}}, identity program = kProgram) {
     return {"localhost", door.port(), std::move(who), std::move(program)};
   }
   credentials certified(const test::certificates& by, const std::string& name) const {
@@ -203,9 +204,9 @@ TEST_F(gate_test, a_port_that_awaits_nobody_is_not_to_be_reached) {
 TEST_F(gate_test, each_misfit_is_told_what_does_not_match) {
   gate head(door());
   EXPECT_EQ(refusal([&] { links(to(head, {"another token altogether", {}, {}, {}})).probe(); }), "the token is not this cluster's");
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1.1", "build-a"})).probe(); }),
+  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.1", "build-a"})).probe(); }),
             "the node runs Troupe 1.1, the cluster 1.0");
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1.0", "build-b"})).probe(); }),
+  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.0", "build-b"})).probe(); }),
             "the node runs another build of Troupe 1.0 (build-b) than the cluster (build-a)");
   EXPECT_EQ(refused_, 3);
   EXPECT_NE(log().find("the token is not this cluster's"), std::string::npos) << log();
@@ -215,7 +216,10 @@ TEST_F(gate_test, another_build_is_let_in_where_the_flag_says_so) {
   auto o = door();
   o.any_build = true;
   gate head(std::move(o));
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1.0", "build-b"})).probe(); }), "let in");
+  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.0", "build-b"})).probe(); }), "let in");
+  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.1", "build-b"})).probe(); }), "let in");
+  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-bb", "1.1", "build-b"})).probe(); }),
+            "the node speaks protocol 1-bb (Troupe 1.1), the cluster 1-aa (Troupe 1.0)");
 }
 
 TEST_F(gate_test, strangers_bytes_of_any_kind_harm_nobody) {
@@ -223,7 +227,7 @@ TEST_F(gate_test, strangers_bytes_of_any_kind_harm_nobody) {
   gate head(door());
   head.lead_join_to(actors.port);
   const std::string header("\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\xc0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32);
-  const std::string peer = "troupe-cluster 1 1.0 build-a join 00 ";
+  const std::string peer = "troupe-cluster 1 1-aa 1.0 build-a join 00 ";
   for (const std::string& bytes : {header, std::string(100'000, 'x'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\n\n\n"),
                                    std::string("troupe-cluster 2 a b c d e\n"), std::string("troupe-cluster 1\n"), peer + std::string(64, '0') + "\n",
                                    peer + "\n", std::string("\x16\x03\x01\x02\0\x01", 6) + "\n"}) {
@@ -245,7 +249,7 @@ TEST_F(gate_test, a_recorded_proof_is_of_no_use_a_second_time) {
   echo actors;
   gate head(door());
   head.lead_join_to(actors.port);
-  const peer_statement said{{"1.0", "build-a"}, "join", random_nonce(), {}};
+  const peer_statement said{kProgram, "join", random_nonce(), {}};
   auto recorded = said;
   recorded.proof = prove_peer(kToken, random_nonce(), said);
   const int fd = connect_to(head.port());
@@ -316,7 +320,7 @@ TEST_F(gate_test, a_head_that_does_not_know_the_token_is_not_believed) {
     receive(fd, 1000);
     close(fd);
   });
-  links node({"127.0.0.1", ntohs(at.sin_port), {kToken, {}, {}, {}}, {"1.0", "build-a"}});
+  links node({"127.0.0.1", ntohs(at.sin_port), {kToken, {}, {}, {}}, kProgram});
   EXPECT_NE(refusal([&] { node.probe(); }).find("does not know the token"), std::string::npos);
   impostor.join();
   close(fake);

@@ -1,0 +1,38 @@
+// A change of the program that a group's ranks run: what each event of the group's life means to it. Part of the supervisor.
+//
+//   waiting --group is up--> pausing --steps are done--> starting --ranks are up--> proving --time is up--> changed
+//   starting --a rank does not start--> undoing <--a fault-- proving           undoing --ranks of before are up--> refused
+//
+// A loss from outside puts nobody off: a change that was pausing waits again, one that was proving proves anew.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "actors/actor_pointer.hpp"
+#include "actors/supervisor_actor.hpp"
+
+namespace troupe::actors {
+
+using supervisor_pointer = actor_pointer<supervisor_actor, supervisor_state>;
+
+// Begins a change, or answers why it cannot begin.
+caf::typed_response_promise<program_changed> ask_for_program(supervisor_pointer self, const program_change& wanted);
+
+// The group is up: a waiting change begins, a new program has to last, an undone change is answered.
+void program_meets_group(supervisor_pointer self);
+// The scheduler has let the group go. True when that was for a change: the ranks are to go, and those that come run the new program.
+bool program_meets_pause(supervisor_pointer self);
+// The group, which was up, is lost.
+void program_meets_loss(supervisor_pointer self, const std::string& reason, loss_cause cause);
+// The group did not start. True when that was the new program: the one of before is to be started at once.
+bool program_meets_failed_start(supervisor_pointer self, const std::string& reason);
+// The ranks of a change go or start, which is no restart.
+bool program_is_changing(const supervisor_state& s);
+void proof_is_over(supervisor_pointer self);
+// Answers a change that cannot come to its end.
+void end_change(supervisor_pointer self, const std::string& failure);
+
+std::chrono::milliseconds start_deadline_of(const supervisor_state& s);
+
+} // namespace troupe::actors

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Kills a device's process while its server answers, again and again: seconds from the kill to the next token that any client gets.
+
+usage: kill_worker.py TROUPE MODEL --json FILE [--kills 10] [--streams 8] [--tokens 128] [-- flags of serve]
+
+Each kill has a load of its own: all streams begin at once, one process of the group, another each time, gets SIGKILL when every stream has
+had a few tokens, and all streams must come to their ends. Fails when a request is lost; writes what was measured in any case.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+from server import Server, split_flags  # noqa: E402
+
+
+class Load:
+    """Streams side by side, and when their tokens came."""
+
+    def __init__(self, server, streams, tokens):
+        self.server, self.streams, self.tokens = server, streams, tokens
+        self.arrivals = []
+        self.lost = []
+        self.lock = threading.Lock()
+        self.under_way = threading.Event()
+
+    def ask(self, number):
+        # A model without a tokenizer has numbers for texts.
+        body = {"prompt": " ".join(str(7 * number + i) for i in range(64)), "max_tokens": self.tokens, "temperature": 0, "ignore_eos": True}
+
+        def on_event(_):
+            with self.lock:
+                self.arrivals.append(time.monotonic())
+                if len(self.arrivals) >= 5 * self.streams:
+                    self.under_way.set()
+            return False
+
+        try:
+            self.server.stream("/v1/completions", body, on_event)
+        except (AssertionError, OSError) as failure:
+            with self.lock:
+                self.lost.append(repr(failure)[:500])
+                self.under_way.set()
+
+    def run(self, strike=None):
+        threads = [threading.Thread(target=self.ask, args=(i,)) for i in range(self.streams)]
+        for thread in threads:
+            thread.start()
+        struck = None
+        if strike:
+            if not self.under_way.wait(120):
+                raise SystemExit("no tokens within 120 s")
+            struck = time.monotonic()
+            strike()
+        for thread in threads:
+            thread.join()
+        return struck
+
+    def silence_after(self, struck):
+        """Seconds from then to the end of the longest gap between tokens, which is the loss."""
+        times = [t for t in sorted(self.arrivals) if t >= struck]
+        gaps = list(zip([struck, *times], times))
+        return max(gaps, key=lambda gap: gap[1] - gap[0])[1] - struck if gaps else None
+
+
+def machine():
+    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
+    cpu = next((line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), "")
+    out = {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "gpu": None, "driver": None, "cuda": None}
+    try:
+        asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        names = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().splitlines()
+        out["gpu"], out["driver"] = [word.strip() for word in names[0].split(",")]
+        out["gpus"] = len(names)
+    except (OSError, subprocess.CalledProcessError, IndexError, ValueError):
+        pass
+    return out
+
+
+def measure(args, flags):
+    seconds, lost = [], []
+    begin = time.monotonic()
+    with Server(args.troupe, args.model, "--max-device-restarts", "1000", *flags) as server:
+        ready = time.monotonic() - begin
+        Load(server, args.streams, args.tokens).run()
+        for round_number in range(args.kills):
+            workers = sorted(server.children())
+            load = Load(server, args.streams, args.tokens)
+            struck = load.run(lambda: os.kill(workers[round_number % len(workers)], signal.SIGKILL))
+            lost += load.lost
+            seconds.append(load.silence_after(struck))
+            print(f"kill {round_number + 1} of {args.kills}: next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)
+            server.wait_idle()
+        kept = [line for line in server.text().splitlines() if "weights:" in line or "restart" in line]
+        print("\n".join(kept[-4:]))
+        time.sleep(1.2)  # the keeper's counts are told once a second
+        mapped = server.metric("troupe_kept_weights_mapped_total")
+    return {"ready_seconds": ready, "seconds": seconds, "lost": lost, "mapped": mapped}
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("out of time"))  # so that the server is stopped
+    own, flags = split_flags(sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("troupe")
+    parser.add_argument("model")
+    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128)
+    args = parser.parse_args(own)
+    words = [f"kill_worker.py troupe {args.model} --kills {args.kills} --streams {args.streams} --tokens {args.tokens} --", *flags]
+    done = measure(args, flags)
+    timed = [s for s in done["seconds"] if s is not None]
+    result = {
+        "kind": "kills",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": words[0] + " " + " ".join(shlex.quote(word) for word in words[1:]),
+        "device": "cpu" if "cpu" in flags else "cuda",
+        "machine": machine(),
+        "model": {"name": pathlib.Path(args.model).name},
+        "workload": {"kills": args.kills, "streams": args.streams, "tokens": args.tokens},
+        "weights_mapped": done["mapped"],
+        "ready_seconds": done["ready_seconds"],
+        "seconds": done["seconds"],
+        "median_seconds": statistics.median(timed) if timed else None,
+        "longest_seconds": max(timed, default=None),
+        "requests_lost": len(done["lost"]),
+    }
+    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"kill to the next token: median {result['median_seconds']} s, longest {result['longest_seconds']} s; ready after {done['ready_seconds']:.2f} s")
+    if done["lost"] or len(timed) < args.kills:
+        raise SystemExit("lost: " + "\n".join(done["lost"]) if done["lost"] else "no token came after a kill")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+// The device processes' program is replaced under load: nothing is lost, whether the new one is good, bad, or struck meanwhile.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <sstream>
+
+#include "actors/worker_protocol.hpp"
+#include "tests/actors/group_fixture.hpp"
+#include "tests/actors/processes.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+using test::eventually;
+
+class programs {
+ public:
+  programs() { std::filesystem::create_directories(folder_); }
+  ~programs() { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  // A program that does what `lines` of shell say; "$@" are its arguments.
+  std::string write(const std::string& name, const std::string& lines) const {
+    std::ofstream(path(name)) << "#!/bin/sh\n" << lines << "\n";
+    chmod(path(name).c_str(), 0755);
+    return path(name);
+  }
+  // The fake worker with more flags.
+  std::string worker(const std::string& name, const std::string& flags) const {
+    return write(name, std::string("exec ") + TROUPE_FAKE_WORKER + " " + flags + " \"$@\"");
+  }
+
+ private:
+  std::string folder_ = testing::TempDir() + "programs_" + std::to_string(getpid());
+};
+
+class serving_upgrade_test : public test::group_test {
+ protected:
+  void start_with(std::int32_t ranks, std::int32_t replicas = 1, int step_us = 1000) {
+    shape(ranks, replicas);
+    options.worker_command = {TROUPE_FAKE_WORKER, "--step-us", std::to_string(step_us)};
+    start_group();
+  }
+  void TearDown() override {
+    test::group_test::TearDown();
+    EXPECT_EQ(test::children_of_this_process(), 0) << "a child or a zombie was left";
+  }
+
+  std::optional<std::string> change_to(const std::string& path, std::chrono::milliseconds start_deadline = 30s) {
+    const auto found = actors::find_worker_program(path, 10s);
+    if (const auto* refusal = std::get_if<std::string>(&found)) return *refusal;
+    return server->replace_program(std::get<actors::worker_program>(found).command, start_deadline, [&](const std::string& line) {
+      const std::lock_guard lock(notes_guard);
+      notes += line + "\n";
+    });
+  }
+  // A rank's process was started with this word.
+  bool runs(const std::string& word, std::int32_t replica = 0, std::int32_t rank = 0) const {
+    std::ifstream file("/proc/" + std::to_string(server->device_pid(replica, rank)) + "/cmdline");
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str().find(word) != std::string::npos;
+  }
+  void expect_old_program_and_texts(std::int32_t max_tokens) {
+    EXPECT_FALSE(runs("--marked"));
+    expect_texts(max_tokens);
+    EXPECT_EQ(metric("troupe_requests_total", "failed"), 0);
+  }
+
+  programs files;
+  std::mutex notes_guard;
+  std::string notes;
+};
+
+TEST_F(serving_upgrade_test, a_new_program_takes_over_under_load_and_changes_no_token) {
+  start_with(1, 1, 8000);
+  submit_texts(12, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const int before = server->device_pid();
+  EXPECT_EQ(change_to(files.worker("good", "--marked")), std::nullopt) << log();
+  EXPECT_TRUE(test::gone(before));
+  EXPECT_TRUE(runs("--marked"));
+  EXPECT_TRUE(server->status().ready);
+  EXPECT_NE(notes.find("after a pause of"), std::string::npos) << notes;
+  kill(server->device_pid(), SIGKILL); // who comes after a loss runs the new program, too
+  expect_texts(400);
+  EXPECT_TRUE(eventually([&] { return runs("--marked"); }));
+  EXPECT_TRUE(eventually([&] { return metric("troupe_group_restarts_total") == 1; })) << "a change is no restart";
+}
+
+TEST_F(serving_upgrade_test, groups_change_one_after_another_and_the_others_stream_on) {
+  start_with(2, 2, 8000);
+  submit_texts(12, 480);
+  ASSERT_TRUE(sinks[11]->wait_for_outputs(5));
+  auto changed = std::async(std::launch::async, [&] { return change_to(files.worker("good", "--marked")); });
+  ASSERT_TRUE(eventually([&] { return runs("--marked", 0) && runs("--marked", 0, 1); }));
+  EXPECT_FALSE(runs("--marked", 1));
+  EXPECT_EQ(group_metric("troupe_group_up", 1), 1);
+  EXPECT_EQ(changed.get(), std::nullopt) << log();
+  for (const int replica : {0, 1}) EXPECT_TRUE(runs("--marked", replica) && runs("--marked", replica, 1));
+  expect_texts(480);
+}
+
+TEST_F(serving_upgrade_test, a_program_that_does_not_start_is_undone) {
+  start_with(1);
+  submit_texts(6, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("bad", "--marked --fail-start"));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("the fake device does not start"), std::string::npos) << *failure;
+  const auto left = change_to(files.worker("leaves", "--marked --exit-at-once"));
+  ASSERT_TRUE(left);
+  EXPECT_NE(left->find("exit code 3"), std::string::npos) << *left;
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, a_program_that_never_gets_ready_is_undone_at_the_deadline) {
+  start_with(1);
+  submit_texts(3, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure =
+      change_to(files.write("sleeps", "case $* in worker-protocol) exec " TROUPE_FAKE_WORKER " $*;; esac; exec sleep 1000"), 300ms);
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("300 ms"), std::string::npos) << *failure;
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, a_program_whose_ranks_have_other_limits_is_undone) {
+  start_with(1);
+  submit_texts(3, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("other", "--marked --other-limits"));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("other limits"), std::string::npos) << *failure;
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, a_program_that_crashes_at_its_first_steps_is_undone_and_blames_no_request) {
+  start_with(1);
+  submit_texts(6, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("crashes", "--marked --abort-on " + std::to_string('t'))); // every text has one
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("exit code 77"), std::string::npos) << *failure;
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, what_fails_in_one_group_is_undone_in_those_before_it) {
+  start_with(1, 2, 8000);
+  submit_texts(8, 480);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(5));
+  const std::string once = "case $* in *worker-protocol) exec " TROUPE_FAKE_WORKER
+                           " \"$@\";; esac; "
+                           "if mkdir " +
+                           files.path("mark") + "; then exec " TROUPE_FAKE_WORKER " --marked \"$@\"; fi; exit 5";
+  const auto failure = change_to(files.write("once", once));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("replica 1"), std::string::npos) << *failure;
+  EXPECT_NE(failure->find("exit code 5"), std::string::npos) << *failure;
+  EXPECT_FALSE(runs("--marked", 0)) << notes;
+  expect_old_program_and_texts(480);
+}
+
+TEST_F(serving_upgrade_test, a_rank_killed_meanwhile_puts_the_change_off_but_not_out) {
+  options.max_restarts = 100;
+  start_with(2, 1, 20000);
+  submit_texts(6, 480);
+  for (int round = 0; round < 4; ++round) {
+    ASSERT_TRUE(sinks[0]->wait_for_outputs(10 + 20 * round));
+    const std::string mark = "--marked" + std::to_string(round);
+    auto changed = std::async(std::launch::async, [&] { return change_to(files.worker("good" + std::to_string(round), mark)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 * round)); // before, in and after the pause
+    if (const int pid = server->device_pid(0, round % 2); pid > 0) kill(pid, SIGKILL);
+    const auto failure = changed.get();
+    // Who is killed before it is ready did not start, whoever killed it.
+    EXPECT_TRUE(failure ? failure->find("before it was ready") != std::string::npos : runs(mark)) << failure.value_or(log());
+  }
+  expect_texts(480);
+  EXPECT_EQ(metric("troupe_requests_total", "failed"), 0);
+}
+
+TEST_F(serving_upgrade_test, a_change_waits_for_a_group_that_is_away) {
+  options.max_restarts = 100;
+  shape(1);
+  options.worker_command = {TROUPE_FAKE_WORKER, "--step-us", "1000", "--slow-start-ms", "500"};
+  start_group();
+  submit_texts(2, 100);
+  kill(server->device_pid(), SIGKILL);
+  EXPECT_EQ(change_to(files.worker("good", "--marked")), std::nullopt) << log();
+  EXPECT_TRUE(runs("--marked"));
+  expect_texts(100);
+}
+
+TEST_F(serving_upgrade_test, the_end_of_the_server_ends_a_change) {
+  start_with(1);
+  const auto slow = files.worker("slow", "--slow-start-ms 60000");
+  auto changed = std::async(std::launch::async, [&] { return change_to(slow, 60s); });
+  ASSERT_TRUE(eventually([&] { return runs("60000"); }));
+  EXPECT_EQ(server->replace_program("any", 1s, [](const std::string&) {}), "another change of the program is under way");
+  server->stop();
+  EXPECT_EQ(changed.get(), "the server is stopping");
+}
+
+TEST_F(serving_upgrade_test, devices_in_threads_have_no_program_of_their_own) {
+  shape(1);
+  start_group();
+  const auto failure = server->replace_program(TROUPE_FAKE_WORKER, 1s, [](const std::string&) {});
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("--isolate-devices"), std::string::npos) << *failure;
+}
+
+class worker_program_test : public ::testing::Test {
+ protected:
+  std::string refusal(const std::string& path, std::chrono::milliseconds deadline = 10s) {
+    const auto found = actors::find_worker_program(path, deadline);
+    if (const auto* why = std::get_if<std::string>(&found)) return *why;
+    return "none";
+  }
+  void expect_refusal(const std::string& path, const std::string& part, std::chrono::milliseconds deadline = 10s) {
+    const std::string why = refusal(path, deadline);
+    EXPECT_NE(why.find(part), std::string::npos) << why;
+    EXPECT_NE(why.find(path), std::string::npos) << why;
+  }
+  programs files;
+};
+
+TEST_F(worker_program_test, what_is_no_such_program_is_refused_with_the_reason) {
+  expect_refusal(files.path("missing"), "No such file");
+  expect_refusal("/tmp", "no file");
+  expect_refusal("/bin/false", "no troupe program");
+  expect_refusal("/bin/echo", "no troupe program");
+  expect_refusal(files.write("says_something", "echo troupe-worker"), "no troupe program");
+  expect_refusal(files.write("floods", "yes | tr -d '\\n'"), "no troupe program");
+  expect_refusal(files.write("older", "echo troupe-worker 0-0 0.0.9"), "0.0.9");
+  expect_refusal(files.write("hangs", "exec sleep 1000"), "300 ms", 300ms);
+  std::ofstream(files.path("text")) << "no program\n";
+  expect_refusal(files.path("text"), "Permission denied");
+  chmod(files.path("text").c_str(), 0755);
+  expect_refusal(files.path("text"), "Exec format error");
+  EXPECT_EQ(test::children_of_this_process(), 0);
+}
+
+TEST_F(worker_program_test, a_program_is_the_file_that_it_was_when_it_was_found) {
+  const std::string path = files.worker("program", "");
+  const auto found = actors::find_worker_program(path, 10s);
+  ASSERT_TRUE(std::holds_alternative<actors::worker_program>(found)) << std::get<std::string>(found);
+  EXPECT_EQ(std::get<actors::worker_program>(found).version, "fake");
+  std::filesystem::remove(path);
+  files.write("program", "exit 1");
+  EXPECT_EQ(refusal(std::get<actors::worker_program>(found).command), "none") << "the old file still answers";
+}
+
+TEST_F(worker_program_test, the_protocol_says_the_same_every_time_and_holds_no_space) {
+  const std::string once = actors::worker_protocol();
+  EXPECT_EQ(actors::worker_protocol(), once);
+  EXPECT_EQ(once.find(' '), std::string::npos);
+  EXPECT_EQ(once.size(), 18U) << once;
+}
+
+} // namespace
+} // namespace troupe

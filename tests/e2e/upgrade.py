@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""The device processes' program is replaced in mid-stream: by a new file at the old path, by one that is named, by ones that cannot do it.
+Every stream must be the one of an undisturbed run. Prints the pauses, as the server counts them and as the longest silence of a stream.
+
+usage: upgrade.py TROUPE MODEL [ROUNDS] [-- FLAGS]
+"""
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from server import Server, split_flags
+
+CASES = [
+    {"prompt": "The history of the lighthouse begins", "temperature": 0},
+    {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7},
+    {"prompt": "List of colours: red, green,", "temperature": 0, "repetition_penalty": 1.2},
+    {"prompt": "The three laws are", "temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "n": 2},
+]
+
+
+def ask_all(server, act=None, tokens=160):
+    """(texts, longest silence of any stream); `act` runs once every stream has begun."""
+    texts, silences = [None] * len(CASES), [0.0] * len(CASES)
+    begun = threading.Semaphore(0)
+
+    def ask(i):
+        arrivals, joined = [], {}
+
+        def on_event(event):
+            arrivals.append(time.monotonic())
+            if len(arrivals) == 8:
+                begun.release()
+            for choice in event["choices"]:
+                joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+            return False
+
+        server.stream("/v1/completions", {**CASES[i], "max_tokens": tokens, "ignore_eos": True}, on_event)
+        silences[i] = max(b - a for a, b in zip(arrivals, arrivals[1:]))
+        texts[i] = joined
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(CASES))]
+    for thread in threads:
+        thread.start()
+    if act:
+        for _ in threads:
+            assert begun.acquire(timeout=60)
+        act()
+    for thread in threads:
+        thread.join()
+    return texts, max(silences)
+
+
+def upgrade(program, server, *flags):
+    done = subprocess.run([program, "upgrade", "--pid", str(server.process.pid), *flags], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def file_of(pid):
+    """What the process runs, wherever its name is now."""
+    about = os.stat(f"/proc/{pid}/exe")
+    return about.st_dev, about.st_ino
+
+
+def id_of(path):
+    about = os.stat(path)
+    return about.st_dev, about.st_ino
+
+
+def replace(path, source):
+    shutil.copy(source, f"{path}.new")
+    os.rename(f"{path}.new", path)
+
+
+class Outcome:
+    code, text = None, ""
+
+
+def in_mid_stream(server, expected, program, *flags):
+    """(exit code, what the command said, longest silence of a stream) of an upgrade under load."""
+    seen = Outcome()
+
+    def act():
+        seen.code, seen.text = upgrade(program, server, *flags)
+
+    texts, silence = ask_all(server, act)
+    assert texts == expected, (texts, expected)
+    assert seen.code is not None, "the streams had ended"
+    return seen.code, seen.text, silence
+
+
+def check_good(server, expected, program, path, rounds):
+    pauses, silences = [], []
+    for number in range(rounds):
+        before = set(server.children())
+        replace(path, program)
+        code, text, silence = in_mid_stream(server, expected, program)
+        assert code == 0, text
+        after = server.children()
+        assert len(after) == len(before) and not before & set(after), (before, after)
+        assert all(file_of(pid) == id_of(path) for pid in after), "not the new file"
+        pauses.append(max(int(ms) for ms in re.findall(r"after a pause of (\d+) ms", text)) / 1000)
+        silences.append(silence)
+    print(f"{rounds} upgrades: pause {statistics.median(pauses):.3f} s (longest {max(pauses):.3f}), "
+          f"longest silence of a stream {statistics.median(silences):.3f} s (longest {max(silences):.3f})")
+
+
+def write_program(path, lines):
+    path.write_text("#!/bin/sh\n" + lines + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def check_bad(server, expected, program, folder):
+    """Refused before anything is touched, or undone: the program of before runs, and no stream has noticed but for a pause."""
+    running = {file_of(pid) for pid in server.children()}
+    asks = f'case $* in worker-protocol) exec {program} "$@";; esac; '
+    text_file = folder / "text"
+    text_file.write_text("no program\n")
+    text_file.chmod(0o755)
+    for bad, part, touched in (
+        ("/bin/false", "no troupe program", False),
+        (str(text_file), "Exec format error", False),
+        (str(folder / "missing"), "No such file", False),
+        (str(folder), "no file", False),
+        (write_program(folder / "older", "echo troupe-worker 0-0 0.0.1"), "start the server anew", False),
+        (write_program(folder / "leaves", asks + "exit 9"), "exit code 9", True),
+        (write_program(folder / "sleeps", asks + "exec sleep 100"), "not ready within", True),
+    ):
+        before = server.children()
+        code, text, _ = in_mid_stream(server, expected, program, "--program", bad, "--start-deadline", "1")
+        assert code == 1 and part in text, (bad, code, text)
+        assert touched or server.children() == before, "a refused program must not disturb anybody"
+        assert {file_of(pid) for pid in server.children()} == running, "not the program of before"
+    assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
+
+
+def alone(program, model, flags, rounds, folder):
+    path = folder / "troupe"
+    replace(path, program)
+    with Server(str(path), model, "--isolate-devices", "--max-model-len", "1024", "--keep-weights", *flags) as server:
+        expected, _ = ask_all(server)
+        check_good(server, expected, program, path, rounds)
+        assert server.metric("troupe_device_restarts_total") == 0, "an upgrade is no restart"
+        time.sleep(1.1)
+        assert server.metric("troupe_kept_weights_filled_total") == 1
+        assert server.metric("troupe_kept_weights_mapped_total") == rounds
+        check_bad(server, expected, program, folder)
+        code, text = upgrade(program, server, "--program", program)  # idle, and by name
+        assert code == 0, text
+        assert all(file_of(pid) == id_of(program) for pid in server.children())
+        server.wait_idle()
+    code, text = upgrade(program, server)
+    assert code == 1 and "no troupe server" in text, (code, text)
+
+
+def in_groups(program, model, flags, folder):
+    path = folder / "troupe"
+    replace(path, program)
+    with Server(str(path), model, "--isolate-devices", "--max-model-len", "1024", "--tp", "3", "--dp", "2", *flags) as server:
+        expected, _ = ask_all(server)
+        check_good(server, expected, program, path, 1)
+        assert server.metric("troupe_group_up") == 2
+        assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
+        server.wait_idle()
+
+
+def main():
+    words, flags = split_flags(sys.argv[1:])
+    program, model = os.path.abspath(words[0]), words[1]
+    rounds = int(words[2]) if len(words) > 2 else 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        alone(program, model, flags, rounds, folder)
+        if not flags:
+            in_groups(program, model, flags, folder)
+
+
+if __name__ == "__main__":
+    main()
