@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 // What a node says of itself.
 struct node_description {
-  std::string name;            // unique in the cluster: letters, digits, '.', '_', '-'; 63 at most
+  std::string name;               // unique in the cluster: letters, digits, '.', '_', '-'; 63 at most
   std::uint64_t instance = 0;     // random, of this run of the program
   std::string address;            // of the interface that its ranks talk through, numeric
   bool loopback = false;          // which other machines cannot reach

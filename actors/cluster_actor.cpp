@@ -82,7 +82,8 @@ void node_has_come(self_pointer self, const node_hello& hello) {
 // The number of the node that speaks; none when it is no member (any more).
 std::optional<node_number> speaker(self_pointer self) {
   const auto& nodes = self->state.nodes;
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return self->current_sender() == node.second.handle; });
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return self->current_sender() == node.second.handle; });
   return found == nodes.end() ? std::nullopt : std::optional(found->first);
 }
 

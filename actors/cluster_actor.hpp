@@ -27,7 +27,7 @@ struct cluster_state {
 
   shared_state shared;
   std::map<node_number, member> nodes;
-  node_number last_number = this_machine; // numbers are not used again
+  node_number last_number = this_machine;    // numbers are not used again
   std::vector<supervisor_actor> supervisors; // by replica
 };
 

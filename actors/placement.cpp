@@ -31,7 +31,8 @@ free_slots* best_for(std::vector<free_slots>& free, std::int32_t tp, std::int32_
 std::optional<placement> place_group(std::vector<free_slots> free, std::int32_t tp, std::int32_t stages) {
   std::sort(free.begin(), free.end(), [](const free_slots& a, const free_slots& b) { return a.node < b.node; });
   for (free_slots& at : free) std::sort(at.slots.begin(), at.slots.end());
-  const std::int32_t all = std::accumulate(free.begin(), free.end(), 0, [](std::int32_t sum, const free_slots& at) { return sum + count(at); });
+  const std::int32_t all =
+      std::accumulate(free.begin(), free.end(), 0, [](std::int32_t sum, const free_slots& at) { return sum + count(at); });
   if (all < tp * stages) return std::nullopt;
   placement placed;
   std::int32_t left = stages;

@@ -205,13 +205,13 @@ struct child_changed {
 
 // What the supervisor waits for, with a limit.
 enum class group_wait : std::uint8_t {
-  start, // of all ranks
-  cause, // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
-  end,   // of ranks that were told to go
-  retry, // a start failed: before the next
-  move,  // of requests: the group is not back
+  start,  // of all ranks
+  cause,  // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
+  end,    // of ranks that were told to go
+  retry,  // a start failed: before the next
+  move,   // of requests: the group is not back
   places, // for the ranks: too few slots are free
-  proof, // of a new program: the group has lasted
+  proof,  // of a new program: the group has lasted
 };
 
 struct group_timeout {
@@ -388,20 +388,21 @@ using device_actor = caf::typed_actor<caf::reacts_to<rank_start>, caf::reacts_to
 using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reacts_to<group_rendezvous>, caf::reacts_to<device_ready>,
                                          caf::reacts_to<device_start_failed>>;
 
-using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<worker_changed>,
-                                                 caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
-                                                 caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
+using supervisor_actor =
+    registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<worker_changed>,
+                            caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
+                            caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
 
 // A node, as the head sees it. leave: it wants to; close: it may.
-using node_actor = caf::typed_actor<caf::reacts_to<node_welcome>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>,
-                                    caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>, caf::reacts_to<caf::leave_atom>,
-                                    caf::reacts_to<caf::close_atom>>;
+using node_actor =
+    caf::typed_actor<caf::reacts_to<node_welcome>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>, caf::reacts_to<stop_worker>,
+                     caf::reacts_to<worker_changed>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<caf::close_atom>>;
 
 // The head, as nodes and supervisors see it. leave: a node wants to go. Published on loopback, behind the cluster's gate.
 using cluster_actor =
-    caf::typed_actor<caf::reacts_to<caf::join_atom, std::int32_t, supervisor_actor>, caf::reacts_to<node_hello>,
-                     caf::reacts_to<node_ready>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<node_refusal>,
-                     caf::reacts_to<start_worker>, caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>, caf::reacts_to<caf::tick_atom>>;
+    caf::typed_actor<caf::reacts_to<caf::join_atom, std::int32_t, supervisor_actor>, caf::reacts_to<node_hello>, caf::reacts_to<node_ready>,
+                     caf::reacts_to<caf::leave_atom>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>,
+                     caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>, caf::reacts_to<caf::tick_atom>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
                                        caf::reacts_to<cancel_request>, caf::reacts_to<moved_sequences>, caf::reacts_to<end_all>,

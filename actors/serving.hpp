@@ -54,13 +54,13 @@ struct serving_options {
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
-  std::string worker_preamble;                       // what the child finds on its standard input before its token: whole lines, or nothing
+  std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
   std::vector<std::vector<std::string>> slot_arguments; // in a cluster: what stands behind worker_command, by slot of this machine
-  std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the group is lost
-  std::chrono::milliseconds rank_deadline{1'500};    // so long may a rank's answer come after the first one's, at least: a rank is late
-  std::chrono::milliseconds start_deadline{300'000}; // of a group's start
-  std::chrono::milliseconds move_after{2'000};       // a group is not back by then: its requests go to another replica that is up
-  std::int32_t max_restarts = 10;                    // of a group within restart_period; beyond it the group is given up
+  std::chrono::milliseconds step_deadline{120'000};     // a plan without a result for this long: the group is lost
+  std::chrono::milliseconds rank_deadline{1'500};       // so long may a rank's answer come after the first one's, at least: a rank is late
+  std::chrono::milliseconds start_deadline{300'000};    // of a group's start
+  std::chrono::milliseconds move_after{2'000};          // a group is not back by then: its requests go to another replica that is up
+  std::int32_t max_restarts = 10;                       // of a group within restart_period; beyond it the group is given up
   std::chrono::seconds restart_period{60};
 };
 

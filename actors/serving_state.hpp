@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/health.hpp"
 #include "actors/cluster.hpp"
+#include "actors/health.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/serving.hpp"
 #include "actors/slot_board.hpp"
@@ -40,7 +40,7 @@ struct serving_state {
   const serving_parts parts;
   const std::optional<cluster_options> cluster; // of parts
   const std::unique_ptr<slot_board> slots;      // null outside a cluster
-  served_model model; // complete before the first request, as are the next two
+  served_model model;                           // complete before the first request, as are the next two
   std::int32_t block_size = 0;
   std::int32_t num_blocks = 0; // of the smallest replica
   request_registry registry;

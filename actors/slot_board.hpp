@@ -19,7 +19,7 @@ class slot_board {
   slot_board(std::int32_t tp, std::int32_t stages, std::int32_t local_slots, std::int32_t least_nodes);
 
   void add(node_number node, std::int32_t slots);
-  void remove(node_number node);    // lost or gone; its slots go with it
+  void remove(node_number node);      // lost or gone; its slots go with it
   void set_leaving(node_number node); // nobody gets its slots any more; who holds them keeps them
 
   // Slots for all ranks of a replica's group, instead of those that it holds; none when there are too few, and then it holds none.

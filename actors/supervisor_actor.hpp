@@ -1,9 +1,8 @@
 // Starts the ranks of one group, watches them and the other actors, forms a lost group anew, and gives it up when it is lost too often.
 //
-//   waiting --slots enough--> starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity allowing, else failed)
-//   (outside a cluster there are always slots enough; up --its node leaves--> retiring)
-//   up --a rank hung up, or waited in vain--> doubtful --the cause is known, or time is up--> retiring
-//   up --paused for another program--> retiring
+//   waiting --slots enough--> starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity
+//   allowing, else failed) (outside a cluster there are always slots enough; up --its node leaves--> retiring) up --a rank hung up, or
+//   waited in vain--> doubtful --the cause is known, or time is up--> retiring up --paused for another program--> retiring
 //
 // All ranks start at once; rank 0 says where the others meet it. A rank that is lost takes the others with it: all are told to go before
 // the next group starts. One that does not go in time is abandoned (a thread cannot be killed, a process can).

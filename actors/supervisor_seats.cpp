@@ -120,8 +120,8 @@ void start_child(self_pointer self, std::int32_t rank) {
   auto& s = self->state;
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
   if (seat.where.node != this_machine) {
-    seat.child = make_remote_worker(
-        s.core.cluster, start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port, seat.token});
+    seat.child = make_remote_worker(s.core.cluster,
+                                    start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port, seat.token});
     return;
   }
   const serving_options& o = s.shared->options;

@@ -23,8 +23,8 @@ constexpr caf::timespan kHeartbeat = std::chrono::milliseconds(250);
 constexpr caf::timespan kSilence = std::chrono::seconds(1); // a peer is lost after this
 
 // CAF names a process by its host and number. These are alike in two containers, or a process that is started again, and a peer of a name
-// that is known already is turned away. Each system here gets a name of its own, after the middleman has given it one and before it uses it:
-// modules are initialised in the order of their numbers, and all before any starts.
+// that is known already is turned away. Each system here gets a name of its own, after the middleman has given it one and before it uses
+// it: modules are initialised in the order of their numbers, and all before any starts.
 class unique_name final : public caf::actor_system::module {
  public:
   explicit unique_name(caf::actor_system& system) : system_(system) {}

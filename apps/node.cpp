@@ -111,8 +111,8 @@ actors::worker_plan node_program::prepare(const actors::head_description& head) 
   engine.device = flag_for_device(o_.device, head.device);
   const auto source = open_source(engine);
   if (const std::string mine = fingerprint(engine, *source); mine != head.fingerprint) {
-    throw std::runtime_error("the model at " + engine.model.string() + " (fingerprint " + mine + ") is not the head's " + head.model + " (" +
-                             head.fingerprint + ")");
+    throw std::runtime_error("the model at " + engine.model.string() + " (fingerprint " + mine + ") is not the head's " + head.model +
+                             " (" + head.fingerprint + ")");
   }
   const machine_slots slots = describe_slots(engine, source->config(), o_.cluster.slots, about_.address, !about_.loopback);
   if (slots.arguments.empty()) throw std::runtime_error("--slots 0: a node needs one at least");
@@ -161,10 +161,14 @@ node_program::next node_program::stay_once() {
   const auto membership = actors::node_membership::join(links.open(std::string(cluster::join_purpose)), std::move(parts));
   const actors::membership_result end = stay(*membership);
   switch (end.how) {
-    case actors::membership_end::refused: throw cluster::refused(end.reason);
-    case actors::membership_end::passing: throw std::runtime_error(end.reason);
-    case actors::membership_end::lost: throw std::runtime_error("the head is gone, or cut off; its ranks here were ended");
-    case actors::membership_end::left: break;
+    case actors::membership_end::refused:
+      throw cluster::refused(end.reason);
+    case actors::membership_end::passing:
+      throw std::runtime_error(end.reason);
+    case actors::membership_end::lost:
+      throw std::runtime_error("the head is gone, or cut off; its ranks here were ended");
+    case actors::membership_end::left:
+      break;
   }
   spdlog::info("left the cluster");
   return next::end;

@@ -67,8 +67,8 @@ void node_series::set(const std::string& name, const node_figures& now) {
   machine.up->Set(now.up ? 1 : 0);
   machine.slots->Set(now.up ? now.slots : 0);
   machine.ranks->Set(now.up ? now.ranks : 0);
-  nodes_.Set(static_cast<double>(std::count_if(machines_.begin(), machines_.end(),
-                                               [](const auto& m) { return m.second.is_up && m.first != head_machine; })));
+  nodes_.Set(static_cast<double>(
+      std::count_if(machines_.begin(), machines_.end(), [](const auto& m) { return m.second.is_up && m.first != head_machine; })));
 }
 
 void node_series::lost() { losses_.Increment(); }

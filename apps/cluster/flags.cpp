@@ -21,7 +21,8 @@ constexpr const char* kTokenVariable = "TROUPE_CLUSTER_TOKEN";
 } // namespace
 
 void add_cluster_flags(CLI::App& command, cluster_flags& f) {
-  command.add_option("--cluster-token-file", f.token_file, "file whose first line all machines of the cluster know (also TROUPE_CLUSTER_TOKEN)");
+  command.add_option("--cluster-token-file", f.token_file,
+                     "file whose first line all machines of the cluster know (also TROUPE_CLUSTER_TOKEN)");
   command.add_option("--cluster-cert", f.who.certificate, "this machine's certificate, PEM: mutual TLS, with the next two");
   command.add_option("--cluster-key", f.who.key, "its key, PEM");
   command.add_option("--cluster-ca", f.who.authority, "the cluster's own authority, PEM, that both sides are judged by");
@@ -63,8 +64,8 @@ machine_slots describe_slots(engine_options o, const model_config& config, std::
   const int gpus = first.gpu ? count_gpus() - *first.gpu : 0;
   const std::int32_t count = slots.value_or(first.gpu ? gpus : 1);
   if (first.gpu && count > gpus) {
-    throw load_error("--slots " + std::to_string(count) + ": there are " + std::to_string(gpus) + " GPUs from " + std::to_string(*first.gpu) +
-                     " on");
+    throw load_error("--slots " + std::to_string(count) + ": there are " + std::to_string(gpus) + " GPUs from " +
+                     std::to_string(*first.gpu) + " on");
   }
   const int cores = cpu::usable_cores();
   if (!first.gpu && o.threads == 0) o.threads = std::max(1, cores / std::max(1, count));

@@ -13,7 +13,8 @@
 namespace troupe::apps {
 
 void add_head_flags(CLI::App& command, head_flags& f) {
-  command.add_option("--cluster-listen", f.listen, "INTERFACE:PORT or ADDRESS:PORT where nodes join; ranks are then placed on their slots, too");
+  command.add_option("--cluster-listen", f.listen,
+                     "INTERFACE:PORT or ADDRESS:PORT where nodes join; ranks are then placed on their slots, too");
   command.add_option("--nodes", f.nodes, "place nothing before so many nodes have joined")->check(CLI::Range(0, 1024));
   command.add_flag("--cluster-any-build", f.any_build, "take nodes of other versions and builds that speak the same protocol");
   add_cluster_flags(command, f.both);
@@ -61,7 +62,8 @@ actors::cluster_options cluster_head::describe(const engine_options& options, co
   cluster.least_nodes = flags_.nodes;
   cluster.loopback = loopback_;
   cluster.head.model = std::filesystem::absolute(options.model).string();
-  cluster.head.device = options.device == "cpu" || (options.device == "auto" && !choose_device(options, source.config()).gpu) ? "cpu" : "cuda";
+  cluster.head.device =
+      options.device == "cpu" || (options.device == "auto" && !choose_device(options, source.config()).gpu) ? "cpu" : "cuda";
   cluster.head.fingerprint = fingerprint(options, source);
   cluster.head.arguments = to_arguments(options);
   cluster.head.arguments.erase(cluster.head.arguments.begin()); // the model: each machine has its own path

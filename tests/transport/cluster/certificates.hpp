@@ -16,7 +16,8 @@ namespace troupe::test {
 
 class certificates {
  public:
-  explicit certificates(const std::filesystem::path& folder) : folder_(folder), key_(make_key()), own_(make("the authority", key_.get(), key_.get(), nullptr)) {
+  explicit certificates(const std::filesystem::path& folder)
+      : folder_(folder), key_(make_key()), own_(make("the authority", key_.get(), key_.get(), nullptr)) {
     write(folder_ / "ca.pem", own_.get());
   }
 
@@ -27,7 +28,8 @@ class certificates {
     const auto certificate = make(name, key.get(), key_.get(), own_.get());
     write(folder_ / (name + ".pem"), certificate.get());
     const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen((folder_ / (name + ".key")).c_str(), "w"), std::fclose);
-    if (!file || PEM_write_PrivateKey(file.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1) throw std::runtime_error("no key");
+    if (!file || PEM_write_PrivateKey(file.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
+      throw std::runtime_error("no key");
   }
 
  private:
@@ -39,7 +41,7 @@ class certificates {
   static owned_certificate make(const std::string& name, EVP_PKEY* subject, EVP_PKEY* signer, X509* issuer) {
     owned_certificate made(X509_new(), X509_free);
     X509_set_version(made.get(), 2);
-    ASN1_INTEGER_set(X509_get_serialNumber(made.get()), static_cast<long>(std::hash<std::string>{}(name) & 0xffffff));
+    ASN1_INTEGER_set(X509_get_serialNumber(made.get()), static_cast<long>(std::hash<std::string>{}(name)&0xffffff));
     X509_gmtime_adj(X509_getm_notBefore(made.get()), -60);
     X509_gmtime_adj(X509_getm_notAfter(made.get()), 3600);
     X509_set_pubkey(made.get(), subject);

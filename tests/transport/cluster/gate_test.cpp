@@ -188,7 +188,8 @@ TEST_F(gate_test, a_port_that_awaits_nobody_is_not_to_be_reached) {
   echo other;
   gate head(door());
   links node(to(head));
-  for (const std::string& purpose : {std::to_string(other.port), std::string("join"), std::string("99999999"), std::string("0"), std::string("-1")}) {
+  for (const std::string& purpose :
+       {std::to_string(other.port), std::string("join"), std::string("99999999"), std::string("0"), std::string("-1")}) {
     const int fd = connect_to(node.open(purpose));
     EXPECT_EQ(receive(fd, 1), "") << purpose;
     close(fd);
@@ -204,9 +205,13 @@ TEST_F(gate_test, a_port_that_awaits_nobody_is_not_to_be_reached) {
 TEST_F(gate_test, each_misfit_is_told_what_does_not_match) {
   gate head(door());
   EXPECT_EQ(refusal([&] { links(to(head, {"another token altogether", {}, {}, {}})).probe(); }), "the token is not this cluster's");
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.1", "build-a"})).probe(); }),
+  EXPECT_EQ(refusal([&] {
+              links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.1", "build-a"})).probe();
+            }),
             "the node runs Troupe 1.1, the cluster 1.0");
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.0", "build-b"})).probe(); }),
+  EXPECT_EQ(refusal([&] {
+              links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.0", "build-b"})).probe();
+            }),
             "the node runs another build of Troupe 1.0 (build-b) than the cluster (build-a)");
   EXPECT_EQ(refused_, 3);
   EXPECT_NE(log().find("the token is not this cluster's"), std::string::npos) << log();
@@ -218,7 +223,9 @@ TEST_F(gate_test, another_build_is_let_in_where_the_flag_says_so) {
   gate head(std::move(o));
   EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.0", "build-b"})).probe(); }), "let in");
   EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-aa", "1.1", "build-b"})).probe(); }), "let in");
-  EXPECT_EQ(refusal([&] { links(to(head, {kToken, {}, {}, {}}, {"1-bb", "1.1", "build-b"})).probe(); }),
+  EXPECT_EQ(refusal([&] {
+              links(to(head, {kToken, {}, {}, {}}, {"1-bb", "1.1", "build-b"})).probe();
+            }),
             "the node speaks protocol 1-bb (Troupe 1.1), the cluster 1-aa (Troupe 1.0)");
 }
 
@@ -229,8 +236,8 @@ TEST_F(gate_test, strangers_bytes_of_any_kind_harm_nobody) {
   const std::string header("\0\0\0\0\xff\xff\xff\xff\0\0\0\0\0\0\0\0\xc0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32);
   const std::string peer = "troupe-cluster 1 1-aa 1.0 build-a join 00 ";
   for (const std::string& bytes : {header, std::string(100'000, 'x'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\n\n\n"),
-                                   std::string("troupe-cluster 2 a b c d e\n"), std::string("troupe-cluster 1\n"), peer + std::string(64, '0') + "\n",
-                                   peer + "\n", std::string("\x16\x03\x01\x02\0\x01", 6) + "\n"}) {
+                                   std::string("troupe-cluster 2 a b c d e\n"), std::string("troupe-cluster 1\n"),
+                                   peer + std::string(64, '0') + "\n", peer + "\n", std::string("\x16\x03\x01\x02\0\x01", 6) + "\n"}) {
     const int fd = connect_to(head.port());
     ASSERT_GE(fd, 0);
     send_all(fd, bytes);
