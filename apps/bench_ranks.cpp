@@ -12,6 +12,7 @@
 
 #include "apps/device_choice.hpp"
 #include "apps/engine.hpp"
+#include "apps/groups/links.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -26,6 +27,16 @@ std::vector<std::string> command_words() {
   return words;
 }
 
+// What rank 0 has told this process, if that is another.
+actors::rank_start started(std::int32_t size, const bench_place& place) {
+  std::string rendezvous; // holds the group's token, so it comes by standard input and not in a command line
+  if (place.rank > 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    std::getline(std::cin, rendezvous);
+  }
+  return {0, place.rank, size, 1, rendezvous};
+}
+
 } // namespace
 
 void add_place_flags(CLI::App& command, bench_place& place) { command.add_option("--bench-rank", place.rank)->group(""); }
@@ -37,10 +48,15 @@ std::unique_ptr<step_executor> bench_ranks::make_executor(engine_options options
   options.isolate_devices = options.isolate_devices || processes;
   const auto factory = make_executor_factory(std::move(options), source, nullptr, source->config().vocab_size);
   if (!processes) return factory({}, {});
-  if (place.rank > 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::string rendezvous; // holds the group's token, so it comes by standard input and not in a command line
-  if (place.rank > 0) std::getline(std::cin, rendezvous);
-  return factory({0, place.rank, size, 1, rendezvous}, [&](const std::string& published) { start(size, published); });
+  return factory(started(size, place), [&](const std::string& published) { start(size, published); });
+}
+
+rank_context bench_ranks::join(std::int32_t size, const bench_place& place) {
+  group_layout layout;
+  layout.tp_size = size;
+  layout.processes = true;
+  const auto link = group_links(layout).open(started(size, place), [&](const std::string& published) { start(size, published); });
+  return link->meet();
 }
 
 void bench_ranks::start(std::int32_t ranks, const std::string& rendezvous) {

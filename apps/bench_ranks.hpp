@@ -10,6 +10,7 @@
 #include "apps/engine_options.hpp"
 #include "core/step.hpp"
 #include "models/checkpoint.hpp"
+#include "models/rank_context.hpp"
 
 namespace CLI {
 class App;
@@ -32,6 +33,10 @@ class bench_ranks {
   // with its own command line. They must go the same way from here on. Throws load_error and std::runtime_error.
   std::unique_ptr<step_executor> make_executor(engine_options options, const bench_place& place,
                                                const std::shared_ptr<const checkpoint>& source);
+
+  // The same for a bench without an executor: this process's place in a tensor parallel group of `size`, once all have come. Throws
+  // collective_error and std::runtime_error.
+  rank_context join(std::int32_t size, const bench_place& place);
 
   std::int32_t gpus() const { return 1 + static_cast<std::int32_t>(others_.size()); } // that work together, of which each has a process
 

@@ -71,6 +71,7 @@ gpu_executor_options gpu_options(std::int32_t device, const engine_options& o, s
   g.graphs = o.gpu.graphs;
   g.overlapping_launches = o.gpu.overlapping_launches;
   g.asynchronous_copies = o.gpu.asynchronous_copies;
+  g.own_all_reduce = o.gpu.own_all_reduce;
   g.kernel_times = o.kernel_times;
   return o.reference ? reference(std::move(g)) : g;
 }

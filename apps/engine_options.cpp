@@ -32,6 +32,8 @@ void add_device_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--kernel-times", o.kernel_times,
                    "for --trace: the GPU times each group of kernels (launches of steps without a graph no longer overlap)");
   command.add_flag("--enforce-eager{false}", o.gpu.graphs, "launch a GPU's decode steps kernel by kernel instead of replaying graphs");
+  command.add_flag("--disable-custom-all-reduce{false}", o.gpu.own_all_reduce,
+                   "with --tp: NCCL does all sums over the GPUs, those of few rows too");
   command.add_flag("--reference", o.reference, "the GPU's plain path: unfused, synchronous, without graphs");
 }
 
@@ -141,6 +143,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.kernel_times) args.push_back("--kernel-times");
   if (o.reference) args.push_back("--reference");
   if (!o.gpu.graphs) args.push_back("--enforce-eager");
+  if (!o.gpu.own_all_reduce) args.push_back("--disable-custom-all-reduce");
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);
   return args;

@@ -21,6 +21,7 @@ struct gpu_switches {
   bool graphs = true;
   bool overlapping_launches = true;
   bool asynchronous_copies = true;
+  bool own_all_reduce = true;
 
   friend bool operator==(const gpu_switches&, const gpu_switches&) = default;
 };
@@ -45,7 +46,7 @@ struct engine_options {
   std::optional<std::int32_t> num_kv_blocks; // instead of kv_cache_memory
   std::string kv_cache_dtype = "auto";       // auto | f32 | f16 | bf16
   std::int32_t threads = 0;                  // 0: one per core
-  gpu_switches gpu;                          // but for graphs, set by the benches alone
+  gpu_switches gpu;                          // but for those that have a flag, set by the benches alone
   bool kernel_times = false;                 // for traces: a GPU times its groups of kernels
   std::int32_t tensor_parallel_size = 1;     // ranks that share each layer
   std::int32_t pipeline_parallel_size = 1;   // stages, each a run of layers

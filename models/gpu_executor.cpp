@@ -12,6 +12,7 @@
 #include "device/cuda/kept_memory.hpp"
 #include "models/config_fields.hpp"
 #include "models/drafting_executor.hpp"
+#include "models/gpu_rank_sums.hpp"
 #include "models/gpu_runner.hpp"
 #include "models/group_agreement.hpp"
 #include "models/kept_weights.hpp"
@@ -88,6 +89,11 @@ class gpu_executor final : public step_executor {
     start_.lap("algorithms");
     meet();
     if (rank_.devices) start_.lap("waiting for the other ranks");
+    if (rank_.devices && options.own_all_reduce) {
+      sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
+      model_.sum_few_rows_with(sums_.get());
+    }
+    if (sums_) start_.lap("sums");
     runner_.capture();
     start_.lap("graphs");
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
@@ -248,6 +254,7 @@ class gpu_executor final : public step_executor {
   std::unique_ptr<cuda::memory_source> weight_source_;
   cuda::device_block weights_, kv_;
   gpu_rank rank_; // its communicator goes after the runner's graphs
+  std::unique_ptr<gpu_rank_sums> sums_;
   gpu_model model_;
   gpu_runner runner_;
   ordered_worker worker_; // ends first: its jobs read the runner

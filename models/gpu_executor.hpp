@@ -37,6 +37,7 @@ struct gpu_executor_options {
   bool graphs = true;               // decode steps replay a CUDA graph of their batch size; else they are launched kernel by kernel
   bool overlapping_launches = true; // programmatic dependent launch
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
+  bool own_all_reduce = true;       // GPUs sum few rows by a kernel of our own, where they can; else NCCL sums all
   bool plain_attention = false;     // the plainest attention kernel there is, for comparisons
 
   std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
@@ -51,6 +52,7 @@ struct gpu_executor_options {
 // The plain path: unfused, synchronous, without graphs.
 inline gpu_executor_options reference(gpu_executor_options options) {
   options.fused = options.graphs = options.overlapping_launches = options.asynchronous_copies = options.tune = false;
+  options.own_all_reduce = false;
   options.plain_attention = true;
   return options;
 }

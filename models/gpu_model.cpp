@@ -10,6 +10,7 @@
 #include "kernels/elementwise_gpu.hpp"
 #include "kernels/plain_attention_gpu.hpp"
 #include "kernels/rope.hpp"
+#include "models/gpu_rank_sums.hpp"
 #include "models/rope_frequencies.hpp"
 
 namespace troupe {
@@ -297,6 +298,7 @@ void gpu_model::mlp_block(const cuda::stream& on, const gpu_part& part, std::int
 // What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
 void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
   if (tensor_ == nullptr) return;
+  if (takes_few_sums(rows)) return few_sums_->run({.part = hidden_.data(), .sum = hidden_.data(), .rows = rows});
   tensor_->all_reduce({hidden_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
                       on.handle());
 }

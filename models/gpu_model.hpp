@@ -26,6 +26,8 @@
 
 namespace troupe {
 
+class gpu_rank_sums;
+
 struct gpu_model_shape {
   dtype type = dtype::bf16;
   std::int32_t max_rows = 0;      // of one step
@@ -90,6 +92,8 @@ class gpu_model {
   // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, on `sums` where
   // that overlaps other work. Both outlive this.
   void share_layers(communicator* tensor, const cuda::stream& sums);
+  // Few rows are summed up by it instead, in the fused chain together with residual and norm; outlives this. Null: by `tensor` alone.
+  void sum_few_rows_with(const gpu_rank_sums* sums) { few_sums_ = sums; }
   // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
   void tune(const cuda::stream& on);
 
@@ -136,7 +140,11 @@ class gpu_model {
   // Of a group's ranks the first alone brings the rows of before into the sum.
   const void* residual_of_rank() const { return residual_of_rank(hidden_.data()); }
   const void* residual_of_rank(const void* rows) const { return tensor_ == nullptr || tensor_->rank() == 0 ? rows : nullptr; }
-  void add_to_hidden(const cuda::stream& on, const gpu::linear_args& product) const;
+  void add_to_hidden(const cuda::stream& on, gpu::linear_args product, const void* next_norm);
+  gpu::linear_args few_hidden_rows(bool summed, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
+                                   void* y) const;
+  bool takes_few_sums(std::int32_t rows) const;
+  bool normalises_few_sums(std::int32_t rows) const;
   void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
   void begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
   void end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
@@ -167,6 +175,7 @@ class gpu_model {
   communicator* tensor_ = nullptr; // null: the layers are whole
   const cuda::stream* sums_ = nullptr;
   std::array<cuda::event, 2> computed_, summed_; // by part: its rows' share of a sum, and the sum
+  const gpu_rank_sums* few_sums_ = nullptr;      // or null
 };
 
 } // namespace troupe

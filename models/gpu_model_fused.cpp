@@ -1,8 +1,14 @@
 // The fused chain of decode steps: the norm, a product and what stands behind it are one op each.
 #include "kernels/elementwise_gpu.hpp"
 #include "models/gpu_model.hpp"
+#include "models/gpu_rank_sums.hpp"
 
 namespace troupe {
+namespace {
+
+constexpr std::int32_t most_rows_normed_by_products = 8; // on the way, without a launch of their own
+
+} // namespace
 
 gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const void* norm_weight, const void* weight, std::int64_t out_rows,
                                      std::int64_t columns, void* y) const {
@@ -21,13 +27,34 @@ gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const voi
   return args;
 }
 
-// hidden = product, plus the hidden rows of before where this rank brings them in
-void gpu_model::add_to_hidden(const cuda::stream& on, const gpu::linear_args& product) const {
-  const void* const residual = residual_of_rank();
-  residual != nullptr ? gpu::linear_residual(on.handle(), product, residual) : gpu::linear(on.handle(), product);
+bool gpu_model::takes_few_sums(std::int32_t rows) const { return few_sums_ != nullptr && few_sums_->takes(rows); }
+// Whether a sum of so many rows is normalised for the next product, which is cheaper than a launch between them.
+bool gpu_model::normalises_few_sums(std::int32_t rows) const { return takes_few_sums(rows) && rows > most_rows_normed_by_products; }
+
+// hidden += product, of all ranks. `next_norm`: of the product that comes next, or null.
+void gpu_model::add_to_hidden(const cuda::stream& on, gpu::linear_args product, const void* next_norm) {
+  const std::int32_t rows = product.rows;
+  if (!takes_few_sums(rows)) {
+    product.y = hidden_.data();
+    const void* const residual = residual_of_rank();
+    residual != nullptr ? gpu::linear_residual(on.handle(), product, residual) : gpu::linear(on.handle(), product);
+    return sum_over_ranks(on, rows);
+  }
+  product.y = few_sums_->part();
+  gpu::linear(on.handle(), product);
+  few_sums_->run({few_sums_->part(), hidden_.data(), hidden_.data(), rows, normalises_few_sums(rows) ? next_norm : nullptr,
+                  config_.norm_epsilon, normed_.data(), shape_.overlaps});
 }
 
-// [norm, q k v, rotation, KV write] [attention] [output, residual] [norm, gates and ups, SwiGLU] [down, residual]
+// A product of hidden's rows, normalised. `summed`: add_to_hidden() with that norm came before.
+gpu::linear_args gpu_model::few_hidden_rows(bool summed, std::int32_t rows, const void* norm_weight, const void* weight,
+                                            std::int64_t out_rows, void* y) const {
+  const bool normed = summed && normalises_few_sums(rows);
+  return few_rows(normed ? normed_.data() : hidden_.data(), rows, normed ? nullptr : norm_weight, weight, out_rows, config_.hidden_size, y);
+}
+
+// [norm, q k v, rotation, KV write] [attention] [output, residual] [norm, gates and ups, SwiGLU] [down, residual]; where ranks share the
+// layer, a launch behind [output] and [down] sums up, with the residual, and above 8 rows with the next norm
 void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   const std::int64_t hidden = config_.hidden_size, wide = config_.intermediate_size;
@@ -36,23 +63,23 @@ void gpu_model::fused_layer(const cuda::stream& on, std::int32_t rows, std::int3
   mark(on, kernel_group::attention);
   attend_decode(on, rows, index, w.query_norm != nullptr ? qkv_width() : query_width(), shape_.overlaps);
   mark(on, kernel_group::attention_output);
-  gpu::linear_args output = few_rows(attended_.data(), rows, nullptr, w.output, hidden, query_width(), hidden_.data());
+  gpu::linear_args output = few_rows(attended_.data(), rows, nullptr, w.output, hidden, query_width(), nullptr);
   output.bias = w.output_bias;
-  add_to_hidden(on, output);
-  sum_over_ranks(on, rows);
+  add_to_hidden(on, output, w.mlp_norm);
   mark(on, kernel_group::mlp_input);
-  gpu::linear_args gate_up = few_rows(hidden_.data(), rows, w.mlp_norm, w.gate_up, 2 * wide, hidden, gated_.data());
+  gpu::linear_args gate_up = few_hidden_rows(true, rows, w.mlp_norm, w.gate_up, 2 * wide, gated_.data());
   gate_up.y_stride = wide;
   gpu::linear_swiglu(on.handle(), gate_up);
   mark(on, kernel_group::mlp_output);
-  add_to_hidden(on, few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, hidden_.data()));
-  sum_over_ranks(on, rows);
+  const auto next = static_cast<std::size_t>(index) + 1;
+  add_to_hidden(on, few_rows(gated_.data(), rows, nullptr, w.down, hidden, wide, nullptr),
+                next < weights_.layers.size() ? weights_.layers[next].attention_norm : weights_.final_norm);
 }
 
 // Leaves queries at stride query_width(), or with QK-norm, which takes a launch of its own, at qkv_width().
 void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows, std::int32_t index) {
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
-  gpu::linear_args qkv = few_rows(hidden_.data(), rows, w.attention_norm, w.qkv, qkv_width(), config_.hidden_size, qkv_.data());
+  gpu::linear_args qkv = few_hidden_rows(index > 0, rows, w.attention_norm, w.qkv, qkv_width(), qkv_.data());
   qkv.bias = w.qkv_bias;
   if (w.query_norm != nullptr) {
     gpu::linear(on.handle(), qkv);
@@ -69,8 +96,7 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
 }
 
 const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
-  gpu::linear_to_f32(on.handle(), few_rows(hidden_.data(), rows, weights_.final_norm, weights_.head, shape_.head.places,
-                                           config_.hidden_size, own_logits(rows)));
+  gpu::linear_to_f32(on.handle(), few_hidden_rows(true, rows, weights_.final_norm, weights_.head, shape_.head.places, own_logits(rows)));
   return whole_logits(on, rows);
 }
 

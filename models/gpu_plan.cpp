@@ -76,6 +76,10 @@ std::int32_t block_count(const gpu_plan& plan, const gpu_executor_options& o, st
 
 } // namespace
 
+rank_sum_shape sum_shape_of(const model_config& config, const gpu_model_shape& shape) {
+  return {shape.type, config.hidden_size, shape.max_rows};
+}
+
 gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& o, cuda::memory_state device, int tp_rank,
                   int tp_size) {
   check_model(config);
@@ -107,6 +111,7 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   plan.reserve_bytes = reserve;
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
+  if (o.own_all_reduce) plan.activation_bytes += gpu_rank_sums::planned_bytes(tp_size, sum_shape_of(config, s));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);

@@ -8,6 +8,7 @@
 #include "device/cuda/memory.hpp"
 #include "models/gpu_executor.hpp"
 #include "models/gpu_model.hpp"
+#include "models/gpu_rank_sums.hpp"
 
 namespace troupe {
 
@@ -26,6 +27,8 @@ struct gpu_plan {
 // with the numbers, when options and model cannot work together or need more than the device has.
 gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_options& options, cuda::memory_state device, int tp_rank = 0,
                   int tp_size = 1);
+// Of the rows that are summed over ranks.
+rank_sum_shape sum_shape_of(const model_config& config, const gpu_model_shape& shape);
 
 struct planned_model {
   const model_config& config;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr const char* kMulticast = "NCCL_NVLS_ENABLE";
 constexpr const char* kInterface = "NCCL_SOCKET_IFNAME";
+constexpr const char *kPeersOff = "NCCL_P2P_DISABLE", *kPeerLevel = "NCCL_P2P_LEVEL";
 
 // NCCL's syntax: names or their beginnings, apart by commas; "=" before the list: whole names; "^": all but these.
 bool chooses_loopback(const std::string& list) {
@@ -39,6 +40,13 @@ std::vector<environment_setting> nccl_settings(const std::string& interface, boo
     throw std::invalid_argument("a group with ranks on several machines needs an interface to be chosen");
   }
   return settings;
+}
+
+std::string forbids_peer_memory(const std::function<const char*(const char*)>& get) {
+  const auto said = [&](const char* name) { return get(name) != nullptr ? std::string(get(name)) : std::string(); };
+  const std::string off = said(kPeersOff), level = said(kPeerLevel);
+  if (!off.empty() && off != "0") return kPeersOff + ("=" + off);
+  return level == "LOC" || level == "0" ? kPeerLevel + ("=" + level) : std::string();
 }
 
 } // namespace troupe

@@ -18,4 +18,7 @@ struct environment_setting {
 std::vector<environment_setting> nccl_settings(const std::string& interface, bool across_nodes,
                                                const std::function<const char*(const char*)>& get);
 
+// What the user has set that forbids GPUs to reach into each other's memory, NVLink or not, as "NCCL_P2P_DISABLE=1"; empty: nothing.
+std::string forbids_peer_memory(const std::function<const char*(const char*)>& get);
+
 } // namespace troupe

@@ -1,6 +1,10 @@
 // A model on two GPUs against the same model on one; what needs two is skipped where there are fewer.
+#include <stdlib.h>
+
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <mutex>
 #include <thread>
 
 #include "core/error.hpp"
@@ -173,7 +177,7 @@ class gpu_pair : public ::testing::Test {
 struct pair_case {
   const char* name;
   dtype type = dtype::f16;
-  bool biases = false, head_norm = false, window = false, tied = false, plain = false, graphs = true;
+  bool biases = false, head_norm = false, window = false, tied = false, plain = false, graphs = true, own_all_reduce = true;
   std::int32_t kv_heads = 2;
 };
 
@@ -193,6 +197,7 @@ TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
   gpu_executor_options options = test::small_gpu_options();
   options.type = p.type;
   options.graphs = p.graphs;
+  options.own_all_reduce = p.own_all_reduce;
   if (p.plain) options = reference(options);
   const float tolerance = p.type == dtype::f16 ? 0.03F : 0.24F;
   struct asked {
@@ -222,6 +227,7 @@ INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
                                            pair_case{.name = "biases", .biases = true}, pair_case{.name = "head_norm", .head_norm = true},
                                            pair_case{.name = "repeated_kv_head", .window = true, .tied = true, .kv_heads = 1},
                                            pair_case{.name = "without_graphs", .graphs = false},
+                                           pair_case{.name = "sums_by_nccl", .own_all_reduce = false},
                                            pair_case{.name = "reference", .biases = true, .plain = true}),
                          label);
 
@@ -268,6 +274,41 @@ TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
   EXPECT_EQ(together, alone);
 }
 
+TEST_F(gpu_pair, the_own_all_reduce_is_checked_at_the_start_or_left_alone_as_the_user_says) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  const auto lines_of = [&](bool wanted) {
+    std::mutex guard;
+    std::string lines;
+    gpu_executor_options options = test::small_gpu_options();
+    options.own_all_reduce = wanted;
+    options.log = [&](const std::string& line) {
+      const std::lock_guard lock(guard);
+      lines += line + "\n";
+    };
+    make(whole, options);
+    return lines;
+  };
+  const std::string on = lines_of(true), off = lines_of(false);
+  EXPECT_NE(on.find("sums of up to 256 rows go through the GPUs' own windows: checked against NCCL"), std::string::npos) << on;
+  EXPECT_NE(on.find("sums over GPUs: "), std::string::npos) << "in the ledger: " << on;
+  EXPECT_EQ(off.find("sums"), std::string::npos) << off;
+  ::setenv("NCCL_P2P_LEVEL", "LOC", 1);
+  const std::string forbidden = lines_of(true);
+  ::unsetenv("NCCL_P2P_LEVEL");
+  EXPECT_NE(forbidden.find("NCCL does all sums over the GPUs: rank 0: NCCL_P2P_LEVEL=LOC forbids it"), std::string::npos) << forbidden;
+}
+
+TEST_F(gpu_pair, the_same_batch_gives_the_same_bits_through_graphs_and_again) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  const auto two = make(whole, test::small_gpu_options());
+  const tokens prompt = random_tokens(90);
+  const auto first = report(*two, prompt, 256, 24), second = report(*two, prompt, 256, 24);
+  EXPECT_EQ(first.drawn, second.drawn);
+  for (std::size_t i = 0; i < first.drawn_scores.size(); ++i) {
+    EXPECT_EQ(first.drawn_scores[i].chosen.logprob, second.drawn_scores[i].chosen.logprob) << i;
+  }
+}
+
 TEST_F(gpu_pair, the_smallest_kv_pool_is_everybodys_and_other_limits_must_agree) {
   const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
   const auto made = [&](auto change) {
@@ -281,20 +322,70 @@ TEST_F(gpu_pair, the_smallest_kv_pool_is_everybodys_and_other_limits_must_agree)
   EXPECT_THROW(made([](auto& o, int rank) { o.max_num_seqs = 8 - rank; }), load_error);
 }
 
+// Both ranks of a group, each to be given plans of its own.
+std::vector<std::unique_ptr<step_executor>> each_alone(
+    const std::vector<rank_context>& ranks, const std::function<std::unique_ptr<step_executor>(const rank_context&)>& make_rank) {
+  std::vector<std::unique_ptr<step_executor>> each(ranks.size());
+  {
+    std::vector<std::jthread> threads;
+    for (const rank_context& rank : ranks) {
+      threads.emplace_back([&, rank] { each[static_cast<std::size_t>(rank.tp_rank)] = make_rank(rank); });
+    }
+  }
+  return each;
+}
+
+TEST_F(gpu_pair, a_peer_that_stops_between_decode_steps_fails_them_and_what_it_gets_is_never_wrong) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  const auto each = each_alone(make_local_ranks(2, 1, 30s), [&](const rank_context& rank) {
+    return make_gpu_executor(whole, on_gpu(test::small_gpu_options(), rank), join_gpus(rank, rank.tp_rank, 1s));
+  });
+  plan_writer stays(*each[0]), stops(*each[1]);
+  const tokens prompt = random_tokens(40);
+  const auto both = [&](auto write) {
+    std::vector<std::future<step_outcome>> outcomes;
+    for (plan_writer* writer : {&stays, &stops}) {
+      write(*writer);
+      outcomes.push_back(writer->start());
+    }
+    for (auto& outcome : outcomes) {
+      ASSERT_EQ(outcome.wait_for(10s), std::future_status::ready);
+      ASSERT_TRUE(std::holds_alternative<step_result>(outcome.get()));
+    }
+  };
+  both([&](plan_writer& writer) {
+    writer.open(0, 40, greedy(), 64);
+    writer.prefill(0, 0, prompt, true);
+  });
+  for (std::int32_t position = 40; position < 44; ++position) both([&](plan_writer& writer) { writer.decode(0, position); });
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::future<step_outcome>> alone;
+  for (std::int32_t position = 44; position < 47; ++position) { // graphs that wait for sums
+    stays.decode(0, position);
+    alone.push_back(stays.start());
+  }
+  for (auto& outcome : alone) {
+    ASSERT_EQ(outcome.wait_for(10s), std::future_status::ready);
+    const step_outcome got = outcome.get();
+    ASSERT_TRUE(std::holds_alternative<step_failure>(got));
+    EXPECT_TRUE(std::get<step_failure>(got).by_peer);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(took, 1s);
+  EXPECT_LT(took, 8s);
+  stops.decode(0, 44); // it comes when the other has given up: it must not take that one's remains for sums
+  auto late = stops.start();
+  ASSERT_EQ(late.wait_for(10s), std::future_status::ready);
+  EXPECT_TRUE(std::holds_alternative<step_failure>(late.get()));
+}
+
 TEST_F(gpu_pair, a_peer_that_does_not_come_fails_the_step_and_a_new_group_forms) {
   const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
   {
     const auto ranks = make_local_ranks(2, 1, 30s);
-    std::vector<std::unique_ptr<step_executor>> each(2);
-    {
-      std::vector<std::jthread> threads;
-      for (const rank_context& rank : ranks) {
-        threads.emplace_back([&, rank] {
-          each[static_cast<std::size_t>(rank.tp_rank)] =
-              make_gpu_executor(whole, on_gpu(test::small_gpu_options(), rank), join_gpus(rank, rank.tp_rank, 1s));
-        });
-      }
-    }
+    const auto each = each_alone(ranks, [&](const rank_context& rank) {
+      return make_gpu_executor(whole, on_gpu(test::small_gpu_options(), rank), join_gpus(rank, rank.tp_rank, 1s));
+    });
     plan_writer writer(*each[0]);
     writer.open(0, 40, greedy(), 64);
     writer.prefill(0, 0, random_tokens(40), true);

@@ -47,5 +47,19 @@ TEST(nccl_settings, loopback_is_never_used_across_nodes) {
   }
 }
 
+TEST(nccl_settings, peers_memory_is_left_alone_where_the_user_forbids_it) {
+  const auto forbidding = [](const variables& users) {
+    return forbids_peer_memory([&](const char* name) {
+      const auto found = users.find(name);
+      return found == users.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_EQ(forbidding({}), "");
+  EXPECT_EQ(forbidding({{"NCCL_P2P_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "NVL"}}), "");
+  EXPECT_EQ(forbidding({{"NCCL_P2P_DISABLE", "1"}}), "NCCL_P2P_DISABLE=1");
+  EXPECT_EQ(forbidding({{"NCCL_P2P_LEVEL", "LOC"}}), "NCCL_P2P_LEVEL=LOC");
+  EXPECT_EQ(forbidding({{"NCCL_P2P_LEVEL", "0"}}), "NCCL_P2P_LEVEL=0");
+}
+
 } // namespace
 } // namespace troupe

@@ -72,6 +72,11 @@ class library_end : public std::enable_shared_from_this<library_end> {
     const std::lock_guard lock(fault_mutex_);
     destroy_graphs_ = std::move(destroy_graphs);
   }
+  void before_end(std::function<void()> let_go) {
+    const std::lock_guard lock(fault_mutex_);
+    let_go_ = std::move(let_go);
+    if (let_go_ && fault_) let_go_();
+  }
 
   void open(const nccl_group_id& id) {
     static_assert(sizeof(ncclUniqueId) == sizeof(id.bytes));
@@ -125,6 +130,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
       if (fault_) return;
       fault_ = why;
       ended_ = true;
+      if (let_go_) let_go_();
     }
     // A call that is being queued sees this and lets go. One that is stuck in the driver does not: NCCL is aborted beside it.
     std::unique_lock lock(calls_, std::defer_lock);
@@ -229,7 +235,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
   ncclComm_t comm_ = nullptr;
   std::mutex fault_mutex_;
   std::optional<group_fault> fault_;
-  std::function<void()> destroy_graphs_;
+  std::function<void()> destroy_graphs_, let_go_;
 };
 
 class gpu_communicator final : public nccl_communicator {
@@ -241,6 +247,7 @@ class gpu_communicator final : public nccl_communicator {
   int size() const override { return end_->size(); }
   bool is_stuck() const override { return end_->is_stuck(); }
   void when_ended(std::function<void()> destroy_graphs) override { end_->when_ended(std::move(destroy_graphs)); }
+  void before_end(std::function<void()> let_go) override { end_->before_end(std::move(let_go)); }
 
   void all_reduce(collective_buffer data, collective_stream stream) override {
     refuse(objection_to_sum(data));

@@ -42,6 +42,9 @@ class nccl_communicator : public communicator {
   // Called when a fault or abort() ends the group, on that thread, while NCCL aborts: it must destroy all graphs that hold calls of this
   // group, for NCCL waits until there are none. An empty one: there are none any more.
   virtual void when_ended(std::function<void()> destroy_graphs) = 0;
+  // Called first when a fault or abort() ends the group, on that thread: kernels of the owner's own that wait for peers must let go, for no
+  // call into CUDA may come back before they do. It returns at once. An empty one: there are none.
+  virtual void before_end(std::function<void()> let_go) = 0;
   // NCCL did not come back from an abort in time. Nothing of it can be used or freed any more: the process must be ended.
   virtual bool is_stuck() const = 0;
 };
