@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -48,6 +49,11 @@ class certificates {
     X509_NAME* const title = X509_get_subject_name(made.get());
     X509_NAME_add_entry_by_txt(title, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
     X509_set_issuer_name(made.get(), issuer != nullptr ? X509_get_subject_name(issuer) : title);
+    if (issuer == nullptr) {
+      const std::unique_ptr<X509_EXTENSION, void (*)(X509_EXTENSION*)> vouches(
+          X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE"), X509_EXTENSION_free);
+      X509_add_ext(made.get(), vouches.get(), -1);
+    }
     if (X509_sign(made.get(), signer, EVP_sha256()) == 0) throw std::runtime_error("not signed");
     return made;
   }
