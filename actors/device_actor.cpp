@@ -28,7 +28,7 @@ void deliver(const answer_to& to, step_outcome outcome) {
   } else {
     auto& failure = std::get<step_failure>(outcome);
     *to.failed = true;
-    caf::anon_send(to.scheduler, step_failed{to.epoch, to.rank, std::move(failure.reason), failure.by_peer});
+    caf::anon_send(to.scheduler, step_failed{to.epoch, to.rank, std::move(failure.reason), failure.by_peer, failure.collective});
   }
 }
 

@@ -14,6 +14,7 @@
 #include <caf/type_id.hpp>
 #include <caf/typed_actor.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -136,7 +137,8 @@ struct step_failed {
   epoch_number epoch = 0;
   std::int32_t rank = 0;
   std::string reason;
-  bool by_peer = false; // as in step_failure
+  bool by_peer = false; // this and the next as in step_failure
+  std::optional<collective_fault> collective;
 };
 
 // Its state is gone; what it was working on goes back to the queue.
@@ -316,7 +318,9 @@ typename Inspector::result_type inspect(Inspector& f, step_done& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, step_failed& x) {
-  return f(caf::meta::type_name("step_failed"), x.epoch, x.rank, x.reason, x.by_peer);
+  auto collective = wire::to_pair(x.collective);
+  return f(caf::meta::type_name("step_failed"), x.epoch, x.rank, x.reason, x.by_peer, collective,
+           wire::after_load([&] { x.collective = wire::to_optional(collective); }));
 }
 
 template <class Inspector>

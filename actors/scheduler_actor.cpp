@@ -77,6 +77,13 @@ void send_plan(self_pointer self, step_plan plan, std::uint64_t now) {
   self->send(s.ranks.front().device, std::move(plan));
 }
 
+// Over the whole trace.
+void mark(const scheduler_actor_state& s, const std::string& what, std::uint64_t now) {
+  const auto& timeline = s.shared->parts.timeline;
+  if (!timeline) return;
+  timeline->mark(s.shared->options.replicas > 1 ? "replica " + std::to_string(s.replica) + ": " + what : what, now);
+}
+
 void forget_group(self_pointer self, loss_cause cause, const char* event) {
   auto& s = self->state;
   s.ranks.clear();
@@ -84,7 +91,7 @@ void forget_group(self_pointer self, loss_cause cause, const char* event) {
   s.sent.clear();
   const std::uint64_t now = now_ns();
   send_updates(self, s.core->device_lost(now, cause), now);
-  if (auto& timeline = s.shared->parts.timeline) timeline->mark(event, now);
+  mark(s, event + (", epoch " + std::to_string(s.core->epoch())), now);
   s.shared->parts.metrics->set_group(s.replica, false, static_cast<std::int64_t>(s.core->epoch()));
   report_stats(s);
 }
@@ -154,10 +161,15 @@ void measure_rank(scheduler_actor_state& s, std::int32_t rank, scheduler_actor_s
   auto& state = s.ranks[static_cast<std::size_t>(rank)];
   const std::uint64_t took = now - std::max(plan.sent_ns, std::exchange(state.last_answer_ns, now));
   if (plan.answers++ == 0) plan.first_answer_ns = now, plan.first_took_ns = took;
-  const std::uint64_t lag = now - plan.first_answer_ns;
-  s.shared->parts.metrics->rank_step(s.replica, rank, {took, lag, times.collective_wait_ns, times.collective_move_ns});
+  const serving_options& options = s.shared->options;
+  plan.first_of_stage_ns.resize(static_cast<std::size_t>(options.stages));
+  std::uint64_t& first = plan.first_of_stage_ns[static_cast<std::size_t>(rank * options.stages / options.group_size)];
+  if (first == 0) first = now;
+  const std::uint64_t lag = now - first; // stages work one after the other, the ranks of each at once
+  const telemetry::rank_times of_rank{took, lag, times.collective_wait_ns, times.collective_move_ns};
+  s.shared->parts.metrics->rank_step(s.replica, rank, of_rank);
   const auto& timeline = s.shared->parts.timeline;
-  if (timeline && lag > 0) timeline->rank_late(plan.traced, rank, plan.first_answer_ns, now);
+  if (timeline && s.ranks.size() > 1) timeline->rank_step(plan.traced, rank, of_rank, now);
 }
 
 // False when the result does not fit the plan.
@@ -207,6 +219,10 @@ void absorb(self_pointer self, const step_done& done) {
 void step_has_failed(self_pointer self, const step_failed& failed) {
   auto& s = self->state;
   if (s.ranks.empty() || failed.epoch != s.core->epoch()) return;
+  if (failed.collective && !s.halted) { // the first of the group to tell; the others tell of the same
+    s.shared->parts.metrics->collective_failed(s.replica, *failed.collective);
+    mark(s, rank_prefix(s, failed.rank) + "a collective failed", now_ns());
+  }
   std::string reason = rank_prefix(s, failed.rank) + failed.reason;
   if (!failed.by_peer) return give_group_up(self, std::move(reason));
   if (!std::exchange(s.halted, true)) self->send(s.supervisor, group_suspect{s.generation, std::move(reason), true});
@@ -235,6 +251,7 @@ void attach(self_pointer self, generation_number generation, const executor_info
   for (device_actor& device : devices) s.ranks.push_back({std::move(device), 0, 0});
   s.generation = generation;
   s.shared->parts.metrics->set_group(s.replica, true, static_cast<std::int64_t>(s.core->epoch()));
+  if (generation > 1) mark(s, "device up again, epoch " + std::to_string(s.core->epoch()), now_ns());
   pump(self);
 }
 

@@ -28,9 +28,10 @@ struct scheduler_actor_state {
     std::int64_t sequences = 0;
     std::int64_t tokens = 0;
     std::size_t answers = 0;
-    std::uint64_t first_answer_ns = 0; // 0: none yet
-    std::uint64_t first_took_ns = 0;   // the rank that answered first
-    telemetry::step_record traced;     // filled while something is traced
+    std::uint64_t first_answer_ns = 0;            // 0: none yet
+    std::uint64_t first_took_ns = 0;              // the rank that answered first
+    telemetry::step_record traced;                // filled while something is traced
+    std::vector<std::uint64_t> first_of_stage_ns; // as first_answer_ns, by stage
   };
   struct rank_state {
     device_actor device;

@@ -108,6 +108,7 @@ void start_has_failed(self_pointer self, const device_start_failed& failed, bool
   if (program_meets_failed_start(self, failed.reason)) return start_group(self);
   s.loss = failed.reason;
   s.shared->log(replica_prefix(s) + "start failed: " + s.loss);
+  s.shared->parts.metrics->start_failed(s.replica);
   s.now = phase::retiring; // nothing is left to wait for but time
   set_timer(self, group_wait::retry, retry_delay(s.failed_starts++));
 }

@@ -6,13 +6,13 @@
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
-#include <random>
 #include <stdexcept>
 #include <utility>
 
 #include "actors/device_actor.hpp"
 #include "actors/slot_board.hpp"
 #include "actors/worker_process.hpp"
+#include "core/hex.hpp"
 
 namespace troupe::actors {
 
@@ -77,17 +77,6 @@ void clear_seats(self_pointer self) {
 }
 
 namespace {
-
-// 128 random bits: proof that a connection comes from the child we started.
-std::string random_token() {
-  std::random_device source;
-  std::string token;
-  for (int i = 0; i < 4; ++i) {
-    const auto word = static_cast<std::uint32_t>(source());
-    for (int shift = 28; shift >= 0; shift -= 4) token += "0123456789abcdef"[(word >> shift) & 0xF];
-  }
-  return token;
-}
 
 // Passes introductions on, and nothing else: what is published is as little as possible.
 registrar_actor::behavior_type run_registrar(registrar_actor::pointer self, supervisor_actor supervisor) {
@@ -162,7 +151,7 @@ void drop_ranks_on(supervisor_state& s, node_number node) {
 
 void start_ranks(self_pointer self) {
   auto& s = self->state;
-  for (rank_seat& seat : s.seats) seat.token = random_token();
+  for (rank_seat& seat : s.seats) seat.token = random_hex(16); // proof that a connection comes from the child we started
   if (s.network()) open_port(self);
   for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(s.seats.size()); ++rank) {
     s.network() ? start_child(self, rank) : start_thread(self, s.seats[static_cast<std::size_t>(rank)]);

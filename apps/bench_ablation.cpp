@@ -42,6 +42,9 @@ std::vector<wanted_variant> variants_for(const std::string& device) {
   out.push_back({"graphs off", without(&gpu_switches::graphs), 2});
   out.push_back({"overlapping launches off", without(&gpu_switches::overlapping_launches), 2});
   out.push_back({"all off", {false, false, false, false}, 1});
+  gpu_switches invariant;
+  invariant.batch_invariant = true;
+  out.push_back({"batch-invariant", invariant, 2});
   return out;
 }
 

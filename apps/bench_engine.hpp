@@ -29,7 +29,7 @@ bench::machine_info machine_of(const std::string& device, std::int32_t gpu_numbe
 // What a step on the device that `options` name must move.
 bench::model_cost cost_of(const engine_options& options, const checkpoint& source);
 
-// Kind, version, command, machine, ceilings, and "model" with name and shapes.
+// Kind, version, command, machine, ceilings, "model" with name and shapes, and "parallel": tp, pp, dp.
 value_object begin_result(const std::string& kind, const engine_options& options, const checkpoint& source,
                           const bench::rate_ceilings& ceilings);
 

@@ -1,6 +1,7 @@
 // `troupe bench latency`: decode step time and time to the first token, on the executor itself.
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -64,7 +65,11 @@ int run_latency(latency_command o) {
     if (!start_to_first_token) throw; // nothing was measured
     failure = e.what();
   }
-  if (!reports) return failure.empty() ? 0 : 1;
+  if (!reports) {
+    leave_report(o.place, bench::splits_json(o.place.rank, figures));
+    return failure.empty() ? 0 : 1;
+  }
+  const value_array ranks = others.reports(std::chrono::seconds(failure.empty() ? 10 : 0));
   // The executor's memory is free again, for the ceilings.
   bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   ceilings.read_bytes_per_second *= others.gpus(); // of all GPUs together
@@ -74,6 +79,7 @@ int run_latency(latency_command o) {
   result.set("plans_in_flight", std::int64_t{o.measure.plans_in_flight});
   result.set("decode", bench::decode_json(figures.decode, ceilings));
   result.set("prefill", bench::prefill_json(figures.prefill, ceilings));
+  if (!ranks.empty()) result.set("other_ranks", ranks);
   if (!failure.empty()) result.set("failure", failure);
   std::string table = bench::latency_table(figures, ceilings);
   if (start_to_first_token) table += "start to first token: " + std::to_string(*start_to_first_token) + " s\n";

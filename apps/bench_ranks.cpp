@@ -9,12 +9,19 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <stdexcept>
+#include <thread>
 
 #include "apps/device_choice.hpp"
 #include "apps/engine.hpp"
 #include "apps/groups/links.hpp"
+#include "core/json.hpp"
 
 namespace troupe::apps {
+
+using namespace std::chrono_literals;
+
 namespace {
 
 // This process's own.
@@ -37,9 +44,44 @@ actors::rank_start started(std::int32_t size, const bench_place& place) {
   return {0, place.rank, size, 1, rendezvous};
 }
 
+std::filesystem::path report_of(const std::filesystem::path& folder, std::size_t rank) {
+  return folder / ("rank-" + std::to_string(rank) + ".json");
+}
+
 } // namespace
 
-void add_place_flags(CLI::App& command, bench_place& place) { command.add_option("--bench-rank", place.rank)->group(""); }
+void add_place_flags(CLI::App& command, bench_place& place) {
+  command.add_option("--bench-rank", place.rank)->group("");
+  command.add_option("--bench-report", place.report)->group("");
+}
+
+void leave_report(const bench_place& place, const value& figures) {
+  const std::filesystem::path unfinished = place.report.string() + ".part";
+  std::ofstream file(unfinished, std::ios::binary);
+  file << json::dump(figures);
+  file.close();
+  if (file.fail()) throw std::runtime_error(unfinished.string() + ": cannot be written");
+  std::filesystem::rename(unfinished, place.report);
+}
+
+bench_ranks::~bench_ranks() {
+  others_.clear();
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+value_array bench_ranks::reports(std::chrono::milliseconds patience) const {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  value_array found;
+  for (std::size_t rank = 1; rank <= others_.size(); ++rank) {
+    const std::filesystem::path path = report_of(folder_, rank);
+    while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+    std::ifstream file(path, std::ios::binary);
+    auto report = json::parse(std::string{std::istreambuf_iterator<char>(file), {}});
+    if (report) found.push_back(std::move(*report));
+  }
+  return found;
+}
 
 std::unique_ptr<step_executor> bench_ranks::make_executor(engine_options options, const bench_place& place,
                                                           const std::shared_ptr<const checkpoint>& source) {
@@ -61,9 +103,13 @@ rank_context bench_ranks::join(std::int32_t size, const bench_place& place) {
 
 void bench_ranks::start(std::int32_t ranks, const std::string& rendezvous) {
   std::vector<std::string> command = command_words();
-  command.insert(command.end(), {"--bench-rank", ""});
+  std::string folder = (std::filesystem::temp_directory_path() / "troupe-bench-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error(folder + ": cannot be made");
+  folder_ = folder;
+  command.insert(command.end(), {"--bench-rank", "", "--bench-report", ""});
   for (std::int32_t rank = 1; rank < ranks; ++rank) {
-    command.back() = std::to_string(rank);
+    command[command.size() - 3] = std::to_string(rank);
+    command.back() = report_of(folder_, static_cast<std::size_t>(rank)).string();
     others_.push_back(std::make_unique<actors::child_process>(command, rendezvous, [rank](int status) {
       if (status == 0 || status == SIGKILL || WIFSTOPPED(status)) return; // killed: by this process, at the end
       std::fprintf(stderr, "troupe bench: rank %d ended: %s\n", static_cast<int>(rank), actors::describe_status(status).c_str());

@@ -111,9 +111,9 @@ int run_throughput(throughput_command o) {
   o.load.output = parse_lengths("--output-len", o.output);
   o.engine.max_queue = std::max(o.engine.max_queue, static_cast<std::int32_t>(o.load.count) + 1);
   const auto source = open_source(o.engine);
-  auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
+  auto timeline = open_trace(o.trace_file, shape_of(o.engine));
   const bool traced = timeline != nullptr;
-  if (!traced) timeline = std::make_shared<telemetry::timeline>(o.engine.data_parallel_size);
+  if (!traced) timeline = std::make_shared<telemetry::timeline>(shape_of(o.engine));
   const throughput_figures f = measure(o, timeline);
   const bench::rate_ceilings ceilings = measure_ceilings(o.engine, *source);
   value_object result = begin_result("throughput", o.engine, *source, ceilings);

@@ -18,6 +18,7 @@ namespace {
 device_choice the_cpu(const engine_options& o, std::string why) {
   if (o.dtype != "auto") throw load_error("--dtype " + o.dtype + " is for GPUs; the CPU computes with what is stored (" + why + ")");
   if (o.reference) throw load_error("--reference is a GPU's plain path; the CPU has one path alone (" + why + ")");
+  if (o.gpu.batch_invariant) why += "; batch-invariant, as a CPU always is";
   return {std::nullopt, "device: CPU, " + std::move(why)};
 }
 
@@ -72,7 +73,9 @@ gpu_executor_options gpu_options(std::int32_t device, const engine_options& o, s
   g.overlapping_launches = o.gpu.overlapping_launches;
   g.asynchronous_copies = o.gpu.asynchronous_copies;
   g.own_all_reduce = o.gpu.own_all_reduce;
+  g.batch_invariant = o.gpu.batch_invariant;
   g.kernel_times = o.kernel_times;
+  if (o.reference && g.batch_invariant) throw load_error("--reference and --batch-invariant: the plain path is not batch-invariant");
   return o.reference ? reference(std::move(g)) : g;
 }
 
@@ -83,8 +86,8 @@ device_choice choose_device(const engine_options& o, const model_config& config)
   const std::optional<std::string> hindrance = gpu_hindrance(device, config);
   if (hindrance && asked) throw load_error("--device " + o.device + ": " + *hindrance);
   if (hindrance) return the_cpu(o, *hindrance);
-  return {device,
-          "device: GPU " + std::to_string(device) + ", " + gpu_name(device) + (asked ? ", as --device says" : ", which can be used")};
+  return {device, "device: GPU " + std::to_string(device) + ", " + gpu_name(device) +
+                      (asked ? ", as --device says" : ", which can be used") + (o.gpu.batch_invariant ? "; batch-invariant" : "")};
 }
 
 int count_gpus() { return gpu_count(); }

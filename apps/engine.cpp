@@ -306,9 +306,10 @@ std::vector<std::string> served_names(const engine_options& options) {
   return {path.extension() == ".gguf" ? path.stem().string() : path.filename().string()};
 }
 
+telemetry::group_shape shape_of(const engine_options& o) { return {o.data_parallel_size, o.group_size()}; }
+
 std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& o) {
-  const telemetry::group_shape groups{o.data_parallel_size, o.group_size()};
-  return std::make_shared<telemetry::metrics>(served_names(o).front(), TROUPE_VERSION, telemetry::metrics::log_function{}, groups);
+  return std::make_shared<telemetry::metrics>(served_names(o).front(), TROUPE_VERSION, telemetry::metrics::log_function{}, shape_of(o));
 }
 
 std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,

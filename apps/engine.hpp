@@ -43,6 +43,8 @@ actors::executor_factory make_executor_factory(engine_options options, std::shar
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);
 
+telemetry::group_shape shape_of(const engine_options& options);
+
 // With series for all ranks and replicas.
 std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& options);
 

@@ -34,6 +34,9 @@ void add_device_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--enforce-eager{false}", o.gpu.graphs, "launch a GPU's decode steps kernel by kernel instead of replaying graphs");
   command.add_flag("--disable-custom-all-reduce{false}", o.gpu.own_all_reduce,
                    "with --tp: NCCL does all sums over the GPUs, those of few rows too");
+  command.add_flag("--batch-invariant", o.gpu.batch_invariant,
+                   "a sequence's tokens do not depend on what runs beside it, bit for bit, nor on how its prompt was cut or whether it was "
+                   "preempted (the CPU: always)");
   command.add_flag("--reference", o.reference, "the GPU's plain path: unfused, synchronous, without graphs");
 }
 
@@ -144,6 +147,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.reference) args.push_back("--reference");
   if (!o.gpu.graphs) args.push_back("--enforce-eager");
   if (!o.gpu.own_all_reduce) args.push_back("--disable-custom-all-reduce");
+  if (o.gpu.batch_invariant) args.push_back("--batch-invariant");
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);
   return args;

@@ -15,13 +15,14 @@ class App;
 
 namespace troupe::apps {
 
-// What a GPU device can do without, for comparison (models/gpu_executor.hpp). A CPU device has none of it.
+// What a GPU device can do without or another way (models/gpu_executor.hpp). A CPU device has none of it.
 struct gpu_switches {
   bool fused = true;
   bool graphs = true;
   bool overlapping_launches = true;
   bool asynchronous_copies = true;
   bool own_all_reduce = true;
+  bool batch_invariant = false;
 
   friend bool operator==(const gpu_switches&, const gpu_switches&) = default;
 };

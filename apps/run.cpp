@@ -96,7 +96,7 @@ int run(const run_options& o) {
   if (o.raw && !o.system.empty()) throw std::invalid_argument("--system: there is no system message with --raw");
   if (!o.compare_layers.empty()) return compare_layers(o.engine, o.prompt, o.compare_layers);
   auto metrics = make_metrics(o.engine);
-  const auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
+  const auto timeline = open_trace(o.trace_file, shape_of(o.engine));
   auto engine = start_engine(o.engine, metrics, timeline);
   generation_request request;
   request.id = 1;

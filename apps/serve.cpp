@@ -86,7 +86,7 @@ int serve(serve_options& o) {
   keep_files_free(o.http.limits);
   read_api_keys(o);
   o.http.version = TROUPE_VERSION;
-  const auto timeline = open_trace(o.trace_file, o.engine.data_parallel_size);
+  const auto timeline = open_trace(o.trace_file, shape_of(o.engine));
   auto metrics = make_metrics(o.engine);
   late_handler handler(served_names(o.engine));
   http::server_hooks hooks;

@@ -12,6 +12,7 @@
 
 #include "apps/commands.hpp"
 #include "core/json.hpp"
+#include "simulation/gpu_rates.hpp"
 #include "simulation/h200.hpp"
 #include "simulation/report.hpp"
 
@@ -22,8 +23,9 @@ namespace {
 using namespace simulation;
 
 struct options {
-  std::string table_file, model = "llama-3.1-8b", workload = "sharegpt", trace_file, route = "round-robin";
+  std::string table_file, ceilings_file, model = "llama-3.1-8b", workload = "sharegpt", trace_file, route = "round-robin";
   std::string input = "128", output = "128", json_file, svg_file;
+  std::vector<std::string> steps; // what each costs is all that is asked
   std::vector<std::int32_t> nodes = {1, 2, 4, 8, 16, 32, 64, 128};
   layout parallel;
   std::int32_t gpus_per_node = 8, max_num_seqs = 256, max_batched_tokens = 2048;
@@ -60,7 +62,9 @@ device_table make_table(const options& o) {
   }
   layout parallel = o.parallel;
   parallel.across_nodes = parallel.gpus() > o.gpus_per_node;
-  auto table = h200_table(*find_model_shape(o.model), parallel, o.replica_seqs.value_or(o.max_num_seqs), o.max_batched_tokens);
+  const auto rates = o.ceilings_file.empty() ? gpu_rates{} : parse_gpu_rates(read_file(o.ceilings_file));
+  if (!rates) throw std::runtime_error(o.ceilings_file + ": " + rates.failure().message);
+  auto table = h200_table(*find_model_shape(o.model), parallel, o.replica_seqs.value_or(o.max_num_seqs), o.max_batched_tokens, *rates);
   if (!table) throw std::runtime_error("the weights of " + o.model + " do not fit " + std::to_string(parallel.gpus()) + " x 141 GB");
   return *table;
 }
@@ -97,8 +101,41 @@ std::string title_of(const options& o, const device_table& table) {
   return title + "; " + what + load + "; " + o.route;
 }
 
+// "decode:8:1024": rows and the context of each; "prefill:512:0": tokens, and the position of the first.
+std::optional<step_shape> parse_step(const std::string& text) {
+  double count = 0, context = 0;
+  char end = 0;
+  if (std::sscanf(text.c_str(), "decode:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0)
+    return {{count, context, 0, 0}};
+  if (std::sscanf(text.c_str(), "prefill:%lf:%lf%c", &count, &context, &end) == 2 && count >= 1 && context >= 0)
+    return {{0, 0, count, context}};
+  return std::nullopt;
+}
+
+std::string check_step(const std::string& text) {
+  return parse_step(text) ? "" : "decode:ROWS:CONTEXT or prefill:TOKENS:CONTEXT is wanted";
+}
+
+int print_steps(const options& o) {
+  value_object steps, root;
+  std::string table = title_of(o, o.fleet.table) + "\n";
+  for (const std::string& text : o.steps) {
+    const double ms = o.fleet.table.step_ns(*parse_step(text)) / 1e6;
+    steps.set(text, ms);
+    char line[128];
+    std::snprintf(line, sizeof line, "%-24.40s %10.3f ms\n", text.c_str(), ms);
+    table += line;
+  }
+  root.set("steps_ms", std::move(steps));
+  if (o.json_file != "-") std::fputs(table.c_str(), stdout);
+  if (o.json_file == "-") std::printf("%s\n", json::dump(root).c_str());
+  if (!o.json_file.empty() && o.json_file != "-") write_file(o.json_file, json::dump(root) + "\n");
+  return 0;
+}
+
 int simulate(options& o) {
   o.fleet.table = make_table(o);
+  if (!o.steps.empty()) return print_steps(o);
   o.fleet.gpus_per_node = o.gpus_per_node;
   o.fleet.gpus_per_replica = o.table_file.empty() ? o.parallel.gpus() : 1;
   o.fleet.lanes_per_replica = o.table_file.empty() ? o.parallel.pipeline_parallel : 1;
@@ -139,6 +176,10 @@ void add_fleet_flags(CLI::App& c, options& o) {
       ->capture_default_str();
   c.add_option("--device-table", o.table_file, "measured costs (troupe bench calibrate) instead of the built-in table")
       ->check(CLI::ExistingFile);
+  c.add_option("--ceilings", o.ceilings_file, "what a GPU here can do (troupe bench ceilings --json) instead of the built-in rates")
+      ->check(CLI::ExistingFile)
+      ->excludes("--device-table");
+  c.add_option("--step", o.steps, "only say what such steps take, as in decode:8:1024,prefill:512:0")->delimiter(',')->check(check_step);
   c.add_option("--tensor-parallel-size,--tp", o.parallel.tensor_parallel, "GPUs that share each layer")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

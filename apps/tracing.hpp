@@ -15,6 +15,6 @@ namespace troupe::apps {
 void add_trace_flag(CLI::App& command, std::string& file);
 
 // Null where no file is wanted. Throws std::runtime_error when it cannot be made.
-std::shared_ptr<telemetry::timeline> open_trace(const std::string& file, std::int32_t replicas = 1);
+std::shared_ptr<telemetry::timeline> open_trace(const std::string& file, telemetry::group_shape shape = {});
 
 } // namespace troupe::apps

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills a device's process while its server answers, again and again: seconds from the kill to the next token that any client gets.
+"""Kills a device's process while its server answers, again and again: seconds from the kill until the server says so, and to the next token that
+any client gets.
 
 usage: kill_worker.py TROUPE MODEL --json FILE [--kills 10] [--streams 8] [--tokens 128] [-- flags of serve]
 
@@ -20,6 +21,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
+from failure_table import LogWatch  # noqa: E402
 from server import Server, split_flags  # noqa: E402
 
 
@@ -87,7 +89,7 @@ def machine():
 
 
 def measure(args, flags):
-    seconds, lost = [], []
+    seconds, noticed, lost = [], [], []
     begin = time.monotonic()
     with Server(args.troupe, args.model, "--max-device-restarts", "1000", *flags) as server:
         ready = time.monotonic() - begin
@@ -95,16 +97,21 @@ def measure(args, flags):
         for round_number in range(args.kills):
             workers = sorted(server.children())
             load = Load(server, args.streams, args.tokens)
+            watch = LogWatch(server)
+            watching = threading.Thread(target=lambda: noticed.append(watch.wait(60)))
+            watching.start()
             struck = load.run(lambda: os.kill(workers[round_number % len(workers)], signal.SIGKILL))
+            watching.join()
+            noticed[-1] = noticed[-1] and noticed[-1] - struck
             lost += load.lost
             seconds.append(load.silence_after(struck))
-            print(f"kill {round_number + 1} of {args.kills}: next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)
+            print(f"kill {round_number + 1} of {args.kills}: noticed after {noticed[-1]} s, next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)
             server.wait_idle()
         kept = [line for line in server.text().splitlines() if "weights:" in line or "restart" in line]
         print("\n".join(kept[-4:]))
         time.sleep(1.2)  # the keeper's counts are told once a second
         mapped = server.metric("troupe_kept_weights_mapped_total")
-    return {"ready_seconds": ready, "seconds": seconds, "lost": lost, "mapped": mapped}
+    return {"ready_seconds": ready, "seconds": seconds, "noticed": noticed, "lost": lost, "mapped": mapped}
 
 
 def main():
@@ -132,6 +139,7 @@ def main():
         "weights_mapped": done["mapped"],
         "ready_seconds": done["ready_seconds"],
         "seconds": done["seconds"],
+        "noticed_seconds": done["noticed"],
         "median_seconds": statistics.median(timed) if timed else None,
         "longest_seconds": max(timed, default=None),
         "requests_lost": len(done["lost"]),

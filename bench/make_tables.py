@@ -3,7 +3,7 @@
 
 usage: make_tables.py [--check] [--page PAGE] [--results FOLDER]
 
-What bench/pair_results.sh left is in a folder "pair" there. A marker is a line "<!-- results: NAME -->"; what follows, up to
+What bench/pair_results.sh left is in a folder "pair" there, what bench/scaling_results.sh left in "scaling-N" for N GPUs and "scaling-cpu". A marker is a line "<!-- results: NAME -->"; what follows, up to
 "<!-- end -->", is replaced. --check changes nothing and fails when the page is not what the results say.
 """
 import argparse
@@ -13,9 +13,11 @@ import pathlib
 import re
 import sys
 
+from scaling_tables import SCALING_TABLES, load_scaling
+from table_text import NOT_YET, model, number, origin, percent, table, times
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
-NOT_YET = "Not measured yet.\n"
 
 
 def load(folder):
@@ -32,36 +34,6 @@ def load(folder):
 
 def of_kind(results, kind, device="cuda"):
     return [(name, r) for name, r in results.items() if r["kind"] == kind and r.get("device") == device]
-
-
-def number(x, pattern="{:.2f}"):
-    return "-" if x is None else pattern.format(x)
-
-
-def times(x):
-    return "-" if x is None else f"{x:.3f} x"
-
-
-def percent(x, digits=1):
-    return "-" if x is None else f"{100 * x:.{digits}f}%"
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
-
-
-def origin(name, r):
-    """Where a table's figures come from."""
-    m = r["machine"]
-    where = m.get("gpu") or f"{m['cores']} cores of {m['cpu']}"
-    if m.get("gpu"):
-        where += f", driver {m.get('driver') or '?'}, CUDA {m.get('cuda') or '?'}"
-    return f"{where}; {r['date'][:10]}; [`{name}`](results/{name}), made by\n`{r['command']}`\n"
-
-
-def model(r):
-    return r["model"]["name"]
 
 
 def find_decode(results, name, batch):
@@ -279,13 +251,15 @@ TABLES = {"speed": speed, "ceilings": ceilings, "latency": latency, "throughput"
 PAIR_TABLES = {"pair-speed": pair_speed, "pair-decode": pair_decode, "pair-replicas": pair_replicas, "pair-kills": pair_kills}
 
 
-def fill(page, results, pair):
+def fill(page, results, pair, scaling):
     def replaced(match):
         if match[2] in TABLES:
             return match[1] + TABLES[match[2]](results) + match[4]
         if match[2] in PAIR_TABLES:
             return match[1] + PAIR_TABLES[match[2]](pair) + match[4]
-        sys.exit(f"no table is named {match[2]}; there are {', '.join([*TABLES, *PAIR_TABLES])}")
+        if match[2] in SCALING_TABLES:
+            return match[1] + SCALING_TABLES[match[2]](scaling) + match[4]
+        sys.exit(f"no table is named {match[2]}; there are {', '.join([*TABLES, *PAIR_TABLES, *SCALING_TABLES])}")
 
     return MARKED.sub(replaced, page)
 
@@ -297,7 +271,7 @@ def main():
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "docs/results")
     options = parser.parse_args()
     page = options.page.read_text(encoding="utf-8")
-    wanted = fill(page, load(options.results), load(options.results / "pair"))
+    wanted = fill(page, load(options.results), load(options.results / "pair"), load_scaling(options.results))
     if not options.check:
         options.page.write_text(wanted, encoding="utf-8")
         return 0

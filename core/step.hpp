@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/collective_fault.hpp"
 #include "core/ids.hpp"
 #include "core/sampling.hpp"
 
@@ -115,6 +116,7 @@ enum class kernel_group : std::uint8_t {
   attention_output,
   mlp_input,
   mlp_output,
+  collectives, // sums over the ranks that share a layer, waiting for them included
   head,
   sampling,
 };
@@ -135,7 +137,8 @@ struct stage_times {
   std::uint64_t compute_at_ns = 0;
   std::uint64_t deliver_at_ns = 0;
   std::vector<group_time> groups; // of compute, where the device measures them
-  // Of compute, where the device tells its collectives apart: until the last peer had come, and the rest of the calls.
+  // Of compute, where the device tells its collectives apart: until the last peer had come, and the rest of the calls. A device that
+  // cannot tell the two apart counts all as moving.
   std::uint64_t collective_wait_ns = 0;
   std::uint64_t collective_move_ns = 0;
 
@@ -153,7 +156,8 @@ struct step_result {
 
 struct step_failure {
   std::string reason;
-  bool by_peer = false; // this rank waited for another one in vain: the fault lies elsewhere
+  bool by_peer = false;                         // this rank waited for another one in vain: the fault lies elsewhere
+  std::optional<collective_fault> collective{}; // where it was a collective that failed
 };
 
 using step_outcome = std::variant<step_result, step_failure>;

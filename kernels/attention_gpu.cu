@@ -13,8 +13,11 @@ namespace troupe::gpu {
 namespace {
 
 constexpr const char* op = "decode attention";
-constexpr int few_warps = 4, many_warps = 8; // of a block: as many as two blocks of a multiprocessor have, or one that has it for itself
-constexpr int max_splits = 16; // blocks of a cluster
+// Warps of a block: as many as two blocks of a multiprocessor have; as leave room for a block of a product of one or two rows; or those of
+// a block that has a multiprocessor for itself.
+constexpr int few_warps = 4, some_warps = 5, many_warps = 8;
+constexpr int max_splits = 16;   // blocks of a cluster
+constexpr int least_share = 128; // positions of a block
 
 struct attention_shape {
   std::int32_t heads, kv_heads, group, group_tiles; // heads per KV head, and how many tiles of 8 heads that makes
@@ -23,21 +26,33 @@ struct attention_shape {
   float scale_log2; // scale * log2(e): weights are powers of two
 };
 
-template <int Warps>
-struct shared_state {
-  float top[Warps][group_heads], sum[Warps][group_heads];
-  float block_top[group_heads], block_sum[group_heads];
+// Dimensions of a head that are joined and sent together.
+constexpr int four = 4;
+
+// What the blocks of a cluster make of their shares: fours of a head's dimensions go round the blocks, each of which gets all shares of its
+// own ones from all blocks, in the order of the blocks.
+template <int HeadDim>
+struct exchange {
+  static constexpr int most_fours = group_heads * HeadDim / four;
+  float4 mixed[most_fours + max_splits]; // [block that sent][four], as many fours as a block has at most
+  float2 scale[most_fours + max_splits]; // likewise: the largest score and the sum of weights
+  std::uint64_t arrived;
 };
 
-// A block's dynamic shared memory once its tiles are done: weighted values by warp and head, then those of the block.
+template <int HeadDim, int Warps>
+struct shared_state {
+  float top[Warps][group_heads], sum[Warps][group_heads];
+  exchange<HeadDim> shares;
+};
+
+// A warp's weighted values by head, in a block's dynamic shared memory once its tiles are done.
 template <int HeadDim, int Warps>
 struct mixes {
   float of_warp[Warps * group_heads][HeadDim + 1]; // the last column keeps heads in different banks
-  float of_block[group_heads][HeadDim];
 };
 
 template <int HeadDim, int Warps>
-__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<Warps>& shared,
+__device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp, std::int32_t lane, shared_state<HeadDim, Warps>& shared,
                              mixes<HeadDim, Warps>& mix) {
   const std::int32_t g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -54,58 +69,107 @@ __device__ void publish_warp(const head_state<HeadDim>& state, std::int32_t warp
   }
 }
 
-// The warps' parts of a head's dimension d become the block's: the value, and top and sum.
+// What some positions make of four dimensions of a head.
+struct head_part {
+  float mixed[four] = {};
+  float2 scale{minus_infinity, 0.0F}; // top, sum
+};
+
+// The warps' parts of dimensions d .. d + 3 of a head become the block's.
 template <int HeadDim, int Warps>
-__device__ float join_warps(const shared_state<Warps>& shared, const mixes<HeadDim, Warps>& mix, int h, int d, float& top, float& sum) {
-  float mixed = 0;
-  top = minus_infinity, sum = 0;
+__device__ __forceinline__ head_part join_warps(const shared_state<HeadDim, Warps>& shared, const mixes<HeadDim, Warps>& mix, int h,
+                                                int d) {
+  head_part part;
 #pragma unroll
-  for (int w = 0; w < Warps; ++w) top = fmaxf(top, shared.top[w][h]);
+  for (int w = 0; w < Warps; ++w) part.scale.x = fmaxf(part.scale.x, shared.top[w][h]);
 #pragma unroll
   for (int w = 0; w < Warps; ++w) {
-    const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - top);
-    sum += shared.sum[w][h] * scale;
-    mixed += mix.of_warp[w * group_heads + h][d] * scale;
+    const float scale = shared.top[w][h] == minus_infinity ? 0.0F : exp2f(shared.top[w][h] - part.scale.x);
+    part.scale.y += shared.sum[w][h] * scale;
+#pragma unroll
+    for (int k = 0; k < four; ++k) part.mixed[k] += mix.of_warp[w * group_heads + h][d + k] * scale;
   }
-  return mixed;
+  return part;
 }
 
-// A head's dimension d from the parts of the cluster's blocks, in their order.
-template <int HeadDim, int Warps>
-__device__ float join_blocks(shared_state<Warps>& shared, mixes<HeadDim, Warps>& mix, int h, int d, std::int32_t splits) {
-  float tops[max_splits], sums[max_splits], parts[max_splits], top = minus_infinity;
-#pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p >= splits) continue;
-    tops[p] = load_from_cluster(address_in(p, shared_address(&shared.block_top[h])));
-    sums[p] = load_from_cluster(address_in(p, shared_address(&shared.block_sum[h])));
-    parts[p] = load_from_cluster(address_in(p, shared_address(&mix.of_block[h][d])));
+// The blocks of a cluster, each with a share of the positions of `live` heads.
+template <class T, int HeadDim>
+class share_exchange {
+ public:
+  __device__ share_exchange(exchange<HeadDim>& mine, std::int32_t splits, std::int32_t live)
+      : mine_(mine),
+        splits_(splits),
+        rank_(static_cast<std::int32_t>(blockIdx.x)),
+        fours_(live * HeadDim / four),
+        own_((fours_ - rank_ + splits - 1) / splits),
+        pitch_((fours_ + splits - 1) / splits) {}
+
+  // By all threads, before anything else.
+  __device__ void prepare() {
+    if (threadIdx.x == 0) {
+      mbarrier_init(&mine_.arrived, 1);
+      fence_barrier_init();
+      mbarrier_expect(&mine_.arrived, static_cast<std::uint32_t>(splits_ * own_) * (sizeof(float4) + sizeof(float2)));
+    }
+    cluster_arrive();
   }
-#pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p < splits) top = fmaxf(top, tops[p]);
+  // By all threads: the other blocks are ready too.
+  __device__ void ready() { cluster_wait(); }
+  __device__ void send_part(std::int32_t index, const head_part& part) {
+    const std::int32_t to = index % splits_, at = rank_ * pitch_ + index / splits_;
+    const std::uint32_t barrier = address_in(to, shared_address(&mine_.arrived));
+    send(address_in(to, shared_address(mine_.mixed + at)), part.mixed, barrier);
+    send(address_in(to, shared_address(mine_.scale + at)), part.scale, barrier);
   }
-  float sum = 0, mixed = 0;
-#pragma unroll
-  for (int p = 0; p < max_splits; ++p) {
-    if (p >= splits || tops[p] == minus_infinity) continue; // no positions there
-    const float scale = exp2f(tops[p] - top);
-    sum += sums[p] * scale;
-    mixed += parts[p] * scale;
+  // By all threads, after their send_part().
+  __device__ void all_sent() {
+    __syncwarp();
+    cluster_arrive();
   }
-  return mixed / sum;
-}
+  // Joins the shares of this block's fours, in the order of the blocks.
+  __device__ void finish(T* to) {
+    for (std::int32_t i = threadIdx.x; i < own_ * four; i += blockDim.x) {
+      wait_for_cluster(&mine_.arrived, 0);
+      const std::int32_t at = i / four, k = i % four;
+      float2 scales[max_splits];
+      float parts[max_splits], top = minus_infinity, sum = 0, mixed = 0;
+#pragma unroll
+      for (int p = 0; p < max_splits; ++p) {
+        if (p >= splits_) continue;
+        scales[p] = mine_.scale[p * pitch_ + at];
+        parts[p] = reinterpret_cast<const float*>(mine_.mixed + p * pitch_ + at)[k];
+        top = fmaxf(top, scales[p].x);
+      }
+#pragma unroll
+      for (int p = 0; p < max_splits; ++p) {
+        if (p >= splits_ || scales[p].x == minus_infinity) continue; // no positions there
+        const float scale = exp2f(scales[p].x - top);
+        sum += scales[p].y * scale;
+        mixed += parts[p] * scale;
+      }
+      to[(at * splits_ + rank_) * four + k] = from_float<T>(mixed / sum);
+    }
+    __syncwarp();
+    cluster_wait(); // no block ends while others still send to it
+  }
+
+ private:
+  exchange<HeadDim>& mine_;
+  const std::int32_t splits_, rank_, fours_, own_, pitch_;
+};
 
 // One block: positions of share blockIdx.x of row blockIdx.z, for up to 8 heads of one KV head (blockIdx.y). Its warps take tiles
-// in turn, each with its own tiles under way. The block that finishes a row's heads last joins the shares, in their order.
+// in turn, each with its own tiles under way. The blocks of a row's heads are a cluster, whose shares are joined in their order.
 template <class T, int HeadDim, int Stages, int Warps>
-__global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
+__global__ void __launch_bounds__(Warps * 32, Warps == many_warps ? 1 : 2)
     decode_kernel(const __grid_constant__ attention_shape s, const T* query, T* output, row_places places, const T* kv) {
   extern __shared__ __align__(128) std::byte dynamic[];
-  __shared__ shared_state<Warps> shared;
+  __shared__ shared_state<HeadDim, Warps> shared;
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.z;
   const std::int32_t kv_head = blockIdx.y / s.group_tiles, in_group = blockIdx.y % s.group_tiles * group_heads;
   const std::int32_t head = kv_head * s.group + in_group, live = min(group_heads, s.group - in_group);
+  share_exchange<T, HeadDim> shares(shared.shares, s.splits, live);
+  if (s.splits > 1) shares.prepare();
   if (s.unsettled == 0) wait_for_previous();
   const std::int32_t high = places.positions[row] + 1, low = s.window > 0 ? max(0, high - s.window) : 0;
   const std::int32_t tiles = (high + tile - 1) / tile, first_tile = low / tile;
@@ -115,11 +179,13 @@ __global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
   const kv_place<T> place{kv, places.block_tables + row * places.table_stride, s.block_size, s.kv_heads, kv_head};
   using tiles_under_way = tile_pipe<T, HeadDim, Stages>;
   tiles_under_way pipe(place, dynamic + warp * tiles_under_way::bytes, begin + warp, Warps, end, low, high, lane);
+  constexpr bool early = Warps == some_warps;
+  if (early) let_next_start(); // its blocks find no room before those of the kernel before this are done
   if (s.unsettled > 0) {
     pipe.fill((high - s.unsettled) / tile); // tiles whose last position is settled
     wait_for_previous();
   }
-  let_next_start();
+  if (!early) let_next_start();
   pipe.fill(end);
   query_fragments<T, HeadDim> q(query + row * s.query_stride + head * HeadDim, live, lane);
   head_state<HeadDim> state;
@@ -134,24 +200,19 @@ __global__ void __launch_bounds__(Warps * 32, Warps == few_warps ? 2 : 1)
   publish_warp(state, warp, lane, shared, mix);
   __syncthreads();
   T* const to = output + row * s.output_stride + head * HeadDim;
-  for (int i = threadIdx.x; i < live * HeadDim; i += Warps * 32) {
-    const int h = i / HeadDim, d = i % HeadDim;
-    float top, sum;
-    const float mixed = join_warps<HeadDim>(shared, mix, h, d, top, sum);
-    if (s.splits == 1) {
-      to[i] = from_float<T>(mixed / sum);
+  if (s.splits > 1) shares.ready();
+  for (int i = threadIdx.x; i < live * HeadDim / four; i += Warps * 32) {
+    const head_part part = join_warps<HeadDim>(shared, mix, i / (HeadDim / four), i % (HeadDim / four) * four);
+    if (s.splits > 1) {
+      shares.send_part(i, part);
       continue;
     }
-    mix.of_block[h][d] = mixed;
-    if (d == 0) shared.block_top[h] = top, shared.block_sum[h] = sum;
+#pragma unroll
+    for (int k = 0; k < four; ++k) to[i * four + k] = from_float<T>(part.mixed[k] / part.scale.y);
   }
   if (s.splits == 1) return;
-  cluster_arrive();
-  cluster_wait();
-  for (int i = static_cast<int>(blockIdx.x) * Warps * 32 + threadIdx.x; i < live * HeadDim; i += s.splits * Warps * 32)
-    to[i] = from_float<T>(join_blocks<HeadDim>(shared, mix, i / HeadDim, i % HeadDim, s.splits));
-  cluster_arrive(); // no block ends while others still read its part
-  cluster_wait();
+  shares.all_sent();
+  shares.finish(to);
 }
 
 template <class T, int HeadDim, int Stages, int Warps>
@@ -182,20 +243,25 @@ std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_hea
   return rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
 }
 
-// Beside the products of one or two rows there is room on a multiprocessor for a block of few warps alone.
+// Stages: tiles that each of few warps has under way.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
-  const std::int32_t turn = args.splits * few_warps * tile; // positions that few warps take at once
-  const bool alone = args.rows > gemv_rows && args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
-  if (args.longest > 0 && args.longest <= turn) return start<T, HeadDim, 1, few_warps>(on, args);
-  if (alone && (args.longest <= 0 || args.longest > 2 * turn)) return start<T, HeadDim, Stages, many_warps>(on, args);
+  const auto turn = [&](int warps) { return args.splits * warps * tile; }; // positions that the warps take at once
+  const auto is_short = [&](int warps) { return args.longest > 0 && args.longest <= turn(warps); };
+  if (args.rows <= gemv_rows) {
+    constexpr int warps = HeadDim == 64 ? some_warps : few_warps;
+    return is_short(warps) ? start<T, HeadDim, 1, warps>(on, args) : start<T, HeadDim, Stages * few_warps / warps, warps>(on, args);
+  }
+  const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
+  if (is_short(few_warps)) return start<T, HeadDim, 1, few_warps>(on, args);
+  if (alone && (args.longest <= 0 || args.longest > 2 * turn(few_warps))) return start<T, HeadDim, Stages, many_warps>(on, args);
   start<T, HeadDim, Stages, few_warps>(on, args);
 }
 
 } // namespace
 
 std::int32_t decode_attention_splits(std::int32_t rows, std::int32_t heads, std::int32_t kv_heads, std::int32_t longest) {
-  const std::int32_t useful = std::min(multiprocessors() / units_of(rows, heads, kv_heads), longest / (few_warps * tile));
+  const std::int32_t useful = std::min(multiprocessors() / units_of(rows, heads, kv_heads), longest / least_share);
   return static_cast<std::int32_t>(std::bit_floor(static_cast<unsigned>(std::clamp(useful, 1, max_splits))));
 }
 

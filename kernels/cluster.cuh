@@ -24,6 +24,11 @@ __device__ __forceinline__ void send(std::uint32_t to, const float* values, std:
                "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
                : "memory");
 }
+__device__ __forceinline__ void send(std::uint32_t to, float2 values, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(values.x), "f"(values.y),
+               "r"(barrier)
+               : "memory");
+}
 // The same without a barrier: arrive_in tells of it, but waits until it is done. Quicker for much at the end of a kernel, slower between
 // tiles.
 __device__ __forceinline__ void store_in(std::uint32_t to, const float* values) {

@@ -88,4 +88,15 @@ struct join_parts_args {
 };
 void join_parts(cuda::stream_handle on, const join_parts_args& args);
 
+// y_i = parts_0i + parts_1i + .., added up in this order in f32 and rounded once.
+struct sum_parts_args {
+  dtype type = dtype::bf16;
+  const void* parts = nullptr; // [parts_count][count]
+  std::int32_t parts_count = 0;
+  std::int64_t count = 0;
+  void* y = nullptr; // [count], outside the parts
+  bool overlaps = false;
+};
+void sum_parts(cuda::stream_handle on, const sum_parts_args& args);
+
 } // namespace troupe::gpu

@@ -121,6 +121,7 @@ struct qkv_epilogue {
   T* kv;
   std::int32_t heads, kv_heads, head_dim, block_size;
   bool aligned;
+  const std::int32_t* tables; // or null
 
   struct row_state {
     std::int32_t row, position, block, inside; // of the KV cache
@@ -133,7 +134,8 @@ struct qkv_epilogue {
   };
   __device__ row_state of(std::int32_t row) const {
     const std::int32_t position = places.positions[row];
-    return {row, position, places.block_tables[row * places.table_stride + position / block_size], position % block_size};
+    const std::int64_t own = tables == nullptr ? row : tables[row];
+    return {row, position, places.block_tables[own * places.table_stride + position / block_size], position % block_size};
   }
   __device__ pair early(const row_state& at, std::int32_t q) const {
     const std::int32_t half = head_dim / 2, head = q / half, dim = q % half;

@@ -8,6 +8,7 @@
 
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
+#include "kernels/mbarrier.cuh"
 
 namespace troupe::gpu {
 namespace {
@@ -46,6 +47,12 @@ __device__ __forceinline__ uint4 load_streaming(const void* from, bool there) {
       : "l"(from), "r"(static_cast<int>(there)));
   return value;
 }
+
+// 16 bytes to shared memory, zeros unless `there`; wait_for_pieces() waits for all that this thread asked for.
+__device__ __forceinline__ void bring_piece(uint4* to, const uint4* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void wait_for_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Where a warp is in W: a group of columns of a pair of rows. It takes every split-th group, from `part` on, of every stride-th pair.
 template <class T>
@@ -184,22 +191,25 @@ __global__ void __launch_bounds__(warps * 32, blocks_together)
   // Neighbours go to different blocks, so that no block has more than a pair more than another.
   std::int32_t pair = team * gridDim.x + blockIdx.x;
   const std::int32_t stride = warps / s.split * gridDim.x, pieces = s.groups * group_columns / 8;
+  if (s.norm_weight != nullptr) { // before W: behind it they would be as late as its last piece
+    for (std::int32_t i = threadIdx.x; i < pieces; i += warps * 32) {
+      const bool there = i < s.columns / 8;
+      bring_piece(x + i, static_cast<const uint4*>(s.norm_weight) + (there ? i : 0), there);
+    }
+  }
   group_cursor<T> at(s, pair, stride, part, lane);
   uint4 w[items][2];
 #pragma unroll
   for (int i = 0; i < items; ++i) at.load(i, w[i]);
   at.advance();
   let_next_start();
-  if (s.norm_weight != nullptr) {
-    for (std::int32_t i = threadIdx.x; i < pieces; i += warps * 32)
-      x[i] = i < s.columns / 8 ? static_cast<const uint4*>(s.norm_weight)[i] : uint4{};
-  }
   wait_for_previous();
   x_pieces<T, Rows> of_x(s, x);
   of_x.load();
   const auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
   auto early = epilogue.early(row_state, min(pair, s.pairs - 1));
   float squares[Rows] = {};
+  wait_for_pieces();
   for (of_x.store(squares); !of_x.done(); of_x.store(squares)) of_x.load();
   if (s.norm_weight != nullptr) {
 #pragma unroll

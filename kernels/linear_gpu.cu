@@ -33,9 +33,13 @@ linear_args normed(cuda::stream_handle on, const linear_args& args) {
 
 template <class T, class Epilogue>
 void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
-  require(args.rows >= 1 && args.rows <= wide_rows, op, "1 to 128 rows");
+  require(args.rows >= 1 && (args.rows <= wide_rows || args.batch_invariant), op, "1 to 128 rows");
   require(args.columns > 0 && args.columns % 8 == 0 && args.x_stride % 8 == 0, op, "columns and x_stride are multiples of 8");
   require(args.out_rows > 0 && args.columns < (1 << 20) && args.out_rows < (1 << 30), op, "the shape is out of range");
+  if (args.batch_invariant) {
+    require(args.norm_weight == nullptr, op, "a batch-invariant product comes without a norm");
+    return start_wide<T>(on, args, outputs, epilogue);
+  }
   if (gemv_takes(args)) return start_gemv<T>(on, args, outputs, epilogue);
   if (args.rows <= stream_rows) return start_stream<T>(on, args, outputs, epilogue);
   if (args.rows <= tile_rows && !wide_fills(outputs)) return start_wgmma<T>(on, normed(on, args), outputs, epilogue);
@@ -121,7 +125,7 @@ void linear_qkv(cuda::stream_handle on, const linear_args& args, const qkv_args&
     start<T>(on, args, {static_cast<std::int32_t>(args.out_rows / 2), layout.head_dim / 2},
              qkv_epilogue<T>{static_cast<T*>(args.y), args.y_stride, static_cast<const T*>(args.bias), qkv.places, qkv.table,
                              reinterpret_cast<T*>(qkv.kv.data), qkv.heads, layout.kv_heads, layout.head_dim, layout.block_size,
-                             in_twos(args.y_stride, sizeof(T), {args.y, qkv.kv.data})});
+                             in_twos(args.y_stride, sizeof(T), {args.y, qkv.kv.data}), qkv.tables});
   });
 }
 

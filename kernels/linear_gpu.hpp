@@ -1,9 +1,10 @@
 // y = x W^T for 1 to 128 rows on the GPU. W lies row-major, as cuBLASLt reads it too, and streams through once; what stands before and
 // behind the product in a layer is done on the way.
 //
-// For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a warp,
-// up to 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the other
-// rows of the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128.
+// For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a
+// warp, up to 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the
+// other rows of the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128; with batch_invariant, whatever
+// their number is.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,7 @@ struct linear_args {
   std::int64_t columns = 0;          // a multiple of 8
   const void* x = nullptr;           // [rows][columns]
   std::int64_t x_stride = 0;         // elements from row to row, a multiple of 8
-  std::int32_t rows = 0;             // 1 .. 128
+  std::int32_t rows = 0;             // 1 .. 128, unless batch_invariant
   const void* norm_weight = nullptr; // [columns], on 16 bytes: x becomes rms_norm(x) first; null: x is taken as it is
   float epsilon = 0;
   const void* bias = nullptr; // [out_rows] or null
@@ -44,6 +45,9 @@ struct linear_args {
   std::int64_t y_stride = 0;
   void* workspace = nullptr; // linear_workspace() bytes, on 16 bytes, for more than 8 rows and a norm; calls in one stream may share it
   bool overlaps = false; // launched with programmatic dependent launch: W, norm_weight and bias must not be what the previous kernel writes
+  // Any number of rows, all by the path of the larger tiles, without a norm: a row's bits depend on its own x, W's shape and the device
+  // alone.
+  bool batch_invariant = false;
 };
 
 // Bytes that products of at most `rows` rows and `columns` columns need; 0 up to 8 rows.
@@ -62,7 +66,8 @@ struct qkv_args {
   std::int32_t heads = 0; // of queries; kv.layout has the others
   row_places places;
   rotary table;
-  kv_layer_view kv; // of the same element type
+  kv_layer_view kv;                     // of the same element type
+  const std::int32_t* tables = nullptr; // [rows] or null: row r's table is row tables_r of places.block_tables, not row r
 };
 // W = [queries; keys; values] by heads: queries and keys rotate, y [rows][heads * head_dim] gets the queries, the cache keys and values.
 // head_dim is a multiple of 16.

@@ -26,7 +26,7 @@ void start_stream(cuda::stream_handle on, const linear_args& args, row_pairs out
 // At most tile_rows rows, without a norm (linear_wgmma_gpu.cu).
 template <class T, class Epilogue>
 void start_wgmma(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
-// At most wide_rows rows, without a norm (linear_wide_gpu.cu).
+// Without a norm (linear_wide_gpu.cu): at most wide_rows rows, or any number with batch_invariant.
 template <class T, class Epilogue>
 void start_wide(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
 

@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(registers_for, 1)
   const std::int32_t tiles = (s.tiles - static_cast<std::int32_t>(blockIdx.x) + static_cast<std::int32_t>(gridDim.x) - 1) /
                              static_cast<std::int32_t>(gridDim.x); // of this block
   w_pipe<T> w(s, shared + warp * w_slots * w_slot_bytes, tiles, warp * group_columns, lane);
-#pragma unroll
-  for (int i = 0; i < w_slots; ++i) w.fetch();
   x_slots x(s, slots + warp * slot_bytes, norms + warp * norm_bytes,
             reinterpret_cast<std::uint64_t*>(norms + warps * norm_bytes) + warp * (s.slots + 1), warp * group_columns, lane);
-  x.prepare();
+  x.prepare(); // brings the norm's weights: behind W they would be as late as its last piece
+#pragma unroll
+  for (int i = 0; i < w_slots; ++i) w.fetch();
   if (threadIdx.x == 0) tile_sums<T, Epilogue>::prepare(state);
   __syncthreads();
   wait_for_previous();

@@ -14,13 +14,14 @@ namespace troupe::gpu::wide {
 
 constexpr int group_rows = 64;                                    // of x, that a warp group multiplies
 constexpr int groups = 2;                                         // of warps that multiply
+constexpr int block_rows = groups * group_rows;                   // of x, that a tile of W meets at once
 constexpr int consumers = 128 * groups, threads = consumers + 32; // and a warp that copies
 
 // N rows of W make a tile. A cluster of two halves the tile's columns between its blocks, and then the rows of W that each one finishes.
 template <int N, int Cluster>
 struct tile_of {
   static constexpr int sixteens = N / 16;
-  static constexpr int x_bytes = groups * group_rows * box_columns * 2;
+  static constexpr int x_bytes = block_rows * box_columns * 2;
   static constexpr int stage_bytes = x_bytes + N * box_columns * 2;
   static constexpr int own = sixteens / Cluster;                                // sixteens of rows of W that a block finishes
   static constexpr int part_bytes = Cluster > 1 ? own * 2 * consumers * 16 : 0; // what the other block sends
@@ -32,9 +33,14 @@ struct tile_of {
 struct tile_shape {
   std::int32_t tiles, steps; // of box_columns in a tile
   std::int32_t rows;
+  std::int32_t row_blocks;   // of block_rows each; a tile of W meets one after the other, so that W is read once
   std::int32_t inner_groups; // groups of 8 rows of W from a pair's first to its second
   std::int32_t box_groups;   // sixteens that one copy brings
-  __device__ std::int32_t active_groups() const { return (rows + group_rows - 1) / group_rows; }
+  __device__ std::int32_t active_groups() const { return min((rows + group_rows - 1) / group_rows, groups); }
+  // What a cluster takes at a time: a tile and a block of rows.
+  __device__ std::int32_t units() const { return tiles * row_blocks; }
+  __device__ std::int32_t tile(std::int32_t unit) const { return unit / row_blocks; }
+  __device__ std::int32_t first_row(std::int32_t unit) const { return unit % row_blocks * block_rows; }
 };
 
 template <class Tile>
@@ -45,8 +51,8 @@ struct block_barriers {
 
   __device__ void init(std::int32_t active_groups) {
     for (int i = 0; i < Tile::stages; ++i) mbarrier_init(full + i, 1), mbarrier_init(empty + i, consumers / 32);
-    mbarrier_init(&part, static_cast<std::uint32_t>(4 * active_groups));
-    mbarrier_init(&taken, static_cast<std::uint32_t>(4 * active_groups));
+    mbarrier_init(&part, static_cast<std::uint32_t>(128 * active_groups));
+    mbarrier_init(&taken, static_cast<std::uint32_t>(128 * active_groups));
     fence_barrier_init();
   }
 };
@@ -93,10 +99,10 @@ class copier {
     wait_for_previous();
     for (std::int32_t i = 0; i < early; ++i) copy_x(i, i);
     ring_place at;
-    for (std::int32_t index = first; index < s_.tiles; index += clusters) {
-      if (index > first) aim(index);
+    for (std::int32_t unit = first; unit < s_.units(); unit += clusters) {
+      if (unit > first) aim(unit);
       for (std::int32_t step = 0; step < range_.count; ++step, at.template next<tile::stages>()) {
-        if (index == first && step < early) continue;
+        if (unit == first && step < early) continue;
         mbarrier_wait(barriers_.empty + at.stage, at.parity ^ 1);
         copy_weight(step, at.stage);
         copy_x(step, at.stage);
@@ -106,9 +112,10 @@ class copier {
   }
 
  private:
-  // Where this lane's box of a tile lies.
-  __device__ void aim(std::int32_t index) {
-    const std::int32_t sixteen = Plain ? 0 : lane_ * s_.box_groups, group = index * tile::sixteens + sixteen;
+  // Where this lane's box of a unit's tile lies, and its rows of x.
+  __device__ void aim(std::int32_t unit) {
+    const std::int32_t index = s_.tile(unit), sixteen = Plain ? 0 : lane_ * s_.box_groups, group = index * tile::sixteens + sixteen;
+    x_row_ = s_.first_row(unit);
     has_box_ = Plain ? lane_ == 0 : sixteen < tile::sixteens;
     box_ = sixteen * 16 * box_columns * 2;
     if (Plain)
@@ -127,7 +134,7 @@ class copier {
   }
   __device__ void copy_x(std::int32_t step, int stage) const {
     if (lane_ == 31) {
-      tensor_copy(stages_ + stage * tile::stage_bytes, x_, {(range_.first + step) * box_columns, 0}, barriers_.full + stage);
+      tensor_copy(stages_ + stage * tile::stage_bytes, x_, {(range_.first + step) * box_columns, x_row_}, barriers_.full + stage);
     }
   }
 
@@ -138,7 +145,7 @@ class copier {
   const step_range<Cluster> range_;
   const std::int32_t lane_;
   bool has_box_ = false;
-  std::int32_t box_ = 0, row_ = 0, inner_ = 0, outer_ = 0;
+  std::int32_t box_ = 0, row_ = 0, inner_ = 0, outer_ = 0, x_row_ = 0;
 };
 
 // A warp group's sums of its rows of x over this block's steps of a tile.
@@ -247,15 +254,15 @@ __device__ __forceinline__ void finish_own(const float (&sums)[N / 2], const Epi
   }
 }
 
-// What becomes of a tile's sums in a cluster: each block gives half of them to the other, and finishes the other half. `round`: how many
-// tiles the cluster has had.
+// What becomes of a unit's sums in a cluster: each block gives half of them to the other, and finishes the other half. `round`: how many
+// units the cluster has had.
 template <int N, class Epilogue>
 __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte* part, block_barriers<tile_of<N, 2>>& barriers,
                                            std::int32_t round, bool is_last, const Epilogue& epilogue,
                                            const typename Epilogue::row_state* states, std::int32_t rows, std::int32_t rank,
                                            sums_place at) {
   using tile = tile_of<N, 2>;
-  const std::int32_t lane = threadIdx.x % 32, other = rank ^ 1;
+  const std::int32_t other = rank ^ 1;
   const auto half = [&](int of, int i) { return of == 0 ? sums[i] : sums[8 * tile::own + i]; };
   if (round > 0) wait_for_cluster(&barriers.taken, static_cast<std::uint32_t>(round - 1) & 1);
   const std::uint32_t to = address_in(other, shared_address(part) + threadIdx.x * 16);
@@ -264,8 +271,8 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
     const float four[4] = {half(other, 4 * i), half(other, 4 * i + 1), half(other, 4 * i + 2), half(other, 4 * i + 3)};
     store_in(to + i * consumers * 16, four);
   }
-  __syncwarp();
-  if (lane == 0) arrive_in(address_in(other, shared_address(&barriers.part)));
+  arrive_in(address_in(other, shared_address(&barriers.part)));
+  if (is_last) cluster_arrive(); // the kernel's end waits for it
   const finisher<tile::own, Epilogue> own(epilogue, states, rows, {at.row, at.q + 8 * tile::own * rank}, tile::own);
   wait_for_cluster(&barriers.part, static_cast<std::uint32_t>(round) & 1);
 #pragma unroll
@@ -279,8 +286,7 @@ __device__ __forceinline__ void share_sums(const float (&sums)[N / 2], std::byte
     }
     own.finish(i, total, total + 4);
   }
-  __syncwarp();
-  if (lane == 0 && !is_last) arrive_in(address_in(other, shared_address(&barriers.taken)));
+  if (!is_last) arrive_in(address_in(other, shared_address(&barriers.taken)));
 }
 
 } // namespace troupe::gpu::wide

@@ -48,7 +48,8 @@ __device__ __forceinline__ void soften(lines_state<HeadDim>& l, float scale_log2
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
     base[half] = top == minus_infinity ? 0.0F : top * scale_log2; // nothing seen yet: all weights are 0
-    shrink[half] = power_of_two(l.top[half] * scale_log2 - base[half]);
+    // Steps in which a line sees nothing change no bit of it: a fused multiply and subtract of equals need not give 0.
+    shrink[half] = top == l.top[half] ? 1.0F : power_of_two(l.top[half] * scale_log2 - base[half]);
     l.top[half] = top;
     l.sum[half] *= shrink[half];
   }

@@ -210,11 +210,12 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
     sampling_kernel(const __grid_constant__ sampling_args args, std::int32_t slice) {
   extern __shared__ __align__(16) std::byte memory[];
   auto& shared = *reinterpret_cast<shared_state*>(memory);
-  let_next_start();
-  wait_for_previous();
   const std::int32_t index = blockIdx.x / ranks;
   const sampling_row own = args.row[index];
   const sampling_slot slot = args.slots[own.slot];
+  const bool faulted = own.result != nullptr && args.faulted[own.slot] != 0;
+  let_next_start();
+  wait_for_previous();
   const float* const raw = args.logits + index * args.stride;
   row r(reinterpret_cast<float*>(memory + sizeof(shared_state)), shared, args.vocab, slice);
   candidate top;
@@ -236,6 +237,11 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
     sampled_token out{};
     if (usable) out = {token, 1, reported > 0 ? scale.logprob(raw[token]) : 0.0F, reported > 0 ? wanted : 0};
     args.sampled[index] = out;
+    if (own.result != nullptr) {
+      *own.kept = out;
+      *own.result = usable && !faulted ? item_result{1, 0} : item_result{0, 1};
+      if (!usable) args.faulted[own.slot] = 1;
+    }
     if (usable && own.kind == sampling_row::work::draw) {
       if (args.last_tokens != nullptr) args.last_tokens[own.slot] = token;
       if (penalises(slot)) {
@@ -244,7 +250,8 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
       }
     }
   }
-  r.sync(); // the first block reads the others' shared memory until here
+  // The first block reads the others' shared memory until here, unless it took the best id and no more.
+  if (reported > 0 || slot.temperature >= greedy_below) r.sync();
 }
 
 __global__ void count_kernel(const counted_token* tokens, std::int32_t count, std::uint32_t* history, std::int32_t vocab) {

@@ -35,6 +35,19 @@ struct sampling_slot {
 // The fixed part of `params`; the lists go to biases and suppressed of sampling_args.
 sampling_slot slot_of(const sampling_params& params, std::int32_t prompt_tokens);
 
+struct sampled_token {
+  token_id token = 0;
+  std::int32_t usable = 0; // 0: the logits hold a NaN or +inf, or none is finite, and the rest says nothing
+  float logprob = 0;       // of the token, by the raw logits; only where the slot or row reports
+  std::int32_t best = 0;   // entries of the row's best tokens
+};
+
+// What came of a work item (step_rows_gpu.hpp).
+struct item_result {
+  std::int32_t drawn = 0; // the first so many draws of its heads count
+  std::int32_t faulted = 0;
+};
+
 // One row of logits; device memory.
 struct sampling_row {
   enum class work : std::int32_t {
@@ -50,13 +63,9 @@ struct sampling_row {
   std::int32_t drafts = 0;
   token_id target = 0;
   std::int32_t alternatives = 0;
-};
-
-struct sampled_token {
-  token_id token = 0;
-  std::int32_t usable = 0; // 0: the logits hold a NaN or +inf, or none is finite, and the rest says nothing
-  float logprob = 0;       // of the token, by the raw logits; only where the slot or row reports
-  std::int32_t best = 0;   // entries of the row's best tokens
+  // Of a draw that is all its work item has: a copy of it, and what came of the item. Null: keep_draws() sees to it.
+  sampled_token* kept = nullptr;
+  item_result* result = nullptr;
 };
 
 struct sampling_args {
@@ -75,7 +84,8 @@ struct sampling_args {
   sampled_token* sampled = nullptr; // [rows]
   scored_token* best = nullptr;     // [rows][most_best_tokens], best first; null: nothing reports
   token_id* last_tokens = nullptr;  // [slots] or null: drawn tokens (not of draw_uncounted) go to their slots' places too
-  bool overlaps = false;            // as in linear_args
+  std::int32_t* faulted = nullptr;  // [slots]: of rows with a result, set where the logits are not usable; null: no row has one
+  bool overlaps = false; // as in linear_args: `row`, `slots` and `faulted` must not be what the previous kernels of the chain write
 };
 
 void sample(cuda::stream_handle on, const sampling_args& args);

@@ -136,11 +136,21 @@ class row {
     std::int32_t done = 0;
     if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
       done = count_ / 4 * 4;
-#pragma unroll 4
-      for (std::int32_t i = threadIdx.x * 4; i < done; i += threads * 4) {
-        const float4 x = *reinterpret_cast<const float4*>(from + i);
-        *reinterpret_cast<float4*>(logits_ + i) = x;
-        look_at(x.x, i, top, bad), look_at(x.y, i + 1, top, bad), look_at(x.z, i + 2, top, bad), look_at(x.w, i + 3, top, bad);
+      constexpr int batch = 8; // loads under way
+      for (std::int32_t start = threadIdx.x * 4; start < done; start += batch * threads * 4) {
+        float4 x[batch];
+#pragma unroll
+        for (int k = 0; k < batch; ++k) {
+          const std::int32_t i = start + k * threads * 4;
+          x[k] = i < done ? *reinterpret_cast<const float4*>(from + i) : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        }
+#pragma unroll
+        for (int k = 0; k < batch; ++k) {
+          const std::int32_t i = start + k * threads * 4;
+          if (i < done) *reinterpret_cast<float4*>(logits_ + i) = x[k];
+          look_at(x[k].x, i, top, bad), look_at(x[k].y, i + 1, top, bad), look_at(x[k].z, i + 2, top, bad),
+              look_at(x[k].w, i + 3, top, bad);
+        }
       }
     }
     for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) look_at(logits_[i] = from[i], i, top, bad);

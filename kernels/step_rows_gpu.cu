@@ -47,19 +47,28 @@ __global__ void prepare_rows_kernel(prepare_rows_args a) {
     const step_head head = a.heads[i];
     a.head_rows[i] = head.row;
     a.head_inputs[i] = input_of(a, a.rows[head.row]);
-    a.sampling[i] = head.sampling;
+    sampling_row sampling = head.sampling;
+    if (i < a.kept_count) sampling.kept = a.kept + i, sampling.result = a.results + i;
+    a.sampling[i] = sampling;
     return;
   }
   const step_row row = a.rows[block];
+  const token_id token = input_of(a, row);
   if (thread == 0) {
-    a.tokens[block] = input_of(a, row);
+    a.tokens[block] = token;
     a.positions[block] = row.position;
     a.tables[block] = row.slot;
+    if (a.row_tiles != nullptr && block < a.table_rows) a.row_tiles[block] = {block, 1, row.position, row.position + 1, row.slot};
   }
-  if (block >= a.table_rows) return;
-  const std::int32_t* from = a.slots.block_tables + row.slot * a.slots.table_stride;
-  std::int32_t* to = a.row_tables + block * a.slots.table_stride;
-  for (std::int32_t i = thread; i <= row.position / a.block_size; i += static_cast<std::int32_t>(threads)) to[i] = from[i];
+  if (block < a.table_rows) {
+    const std::int32_t* from = a.slots.block_tables + row.slot * a.slots.table_stride;
+    std::int32_t* to = a.row_tables + block * a.slots.table_stride;
+    for (std::int32_t i = thread; i <= row.position / a.block_size; i += static_cast<std::int32_t>(threads)) to[i] = from[i];
+  }
+  if (a.embedding == nullptr) return;
+  const auto* from = reinterpret_cast<const uint4*>(a.embedding + token * a.row_bytes);
+  auto* to = reinterpret_cast<uint4*>(a.hidden + block * a.row_bytes);
+  for (std::int64_t i = thread; i < a.row_bytes / std::int64_t{sizeof(uint4)}; i += threads) to[i] = from[i];
 }
 
 __device__ bool usable(const keep_draws_args& a, const step_item& item) {
@@ -129,6 +138,7 @@ void change_slots(cuda::stream_handle on, const change_slots_args& args) {
 
 void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args) {
   require(args.row_count >= 1 && args.table_rows <= args.row_count, "prepare_rows", "at least one row, and no more tables than rows");
+  require(args.embedding == nullptr || args.row_bytes % sizeof(uint4) == 0, "prepare_rows", "a row is a multiple of 16 bytes");
   launch(on, {static_cast<unsigned>(args.row_count) + blocks_for(args.head_count), threads}, prepare_rows_kernel, args);
 }
 

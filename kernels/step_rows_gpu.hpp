@@ -7,6 +7,7 @@
 
 #include "core/ids.hpp"
 #include "device/cuda/handles.hpp"
+#include "kernels/prefill_attention_gpu.hpp"
 #include "kernels/sampling_gpu.hpp"
 
 namespace troupe::gpu {
@@ -77,9 +78,19 @@ struct prepare_rows_args {
   std::int32_t* positions = nullptr;  // [row_count]
   std::int32_t* tables = nullptr;     // [row_count]: the row's slot, which is its row of slots.block_tables
   std::int32_t* row_tables = nullptr; // [table_rows][slots.table_stride], up to the block of the row's position
+  prefill_tile* row_tiles = nullptr;  // [table_rows] or null: those rows as tiles of one row each, whose tables are slots
   std::int32_t* head_rows = nullptr;  // [head_count]
   token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
   sampling_row* sampling = nullptr;   // [head_count]
+  // Of the first so many heads, each the one draw of its item: where sample() puts the draws and results, so that keep_draws() is not
+  // needed.
+  std::int32_t kept_count = 0;
+  sampled_token* kept = nullptr;
+  item_result* results = nullptr;
+  // Rows of hidden states to begin with, where given: hidden [row_count][row_bytes] gets the tokens' rows of the embedding.
+  const std::byte* embedding = nullptr;
+  std::byte* hidden = nullptr;
+  std::int64_t row_bytes = 0; // a multiple of 16
 };
 void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args);
 
@@ -90,11 +101,6 @@ struct step_item {
   std::int32_t first_head = 0;
   std::int32_t scores = 0;
   std::int32_t draws = 0;
-};
-
-struct item_result {
-  std::int32_t drawn = 0; // the first so many draws of its heads count
-  std::int32_t faulted = 0;
 };
 
 struct keep_draws_args {

@@ -20,16 +20,35 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
   return apart == 0 ? 0 : size == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(apart / size);
 }
 
-double rounding_tolerance(std::int32_t layer, double unit) { return 3 * unit * std::sqrt(2.0 * (layer + 1)); }
+rounding_bounds measured_bounds(const layer_states& plain, std::span<const layer_states> probes) {
+  constexpr double deviations = 4;
+  rounding_bounds out{plain.tokens, {}};
+  for (std::int32_t layer = 0; layer < plain.layers; ++layer) {
+    std::vector<double> squares(static_cast<std::size_t>(plain.tokens));
+    for (std::int32_t token = 0; token < plain.tokens; ++token) {
+      for (const layer_states& probe : probes) {
+        const double moved = relative_distance(probe.at(layer, token), plain.at(layer, token));
+        squares[static_cast<std::size_t>(token)] += moved * moved / static_cast<double>(probes.size());
+      }
+    }
+    double mean = 0;
+    for (const double square : squares) mean += square / static_cast<double>(plain.tokens);
+    for (const double square : squares) {
+      const double bound = deviations * std::sqrt(std::max(square, mean));
+      out.distance.push_back(std::isfinite(bound) ? bound : 0);
+    }
+  }
+  return out;
+}
 
-layer_comparison compare_layers(const layer_states& tested, const layer_states& reference, double unit) {
+layer_comparison compare_layers(const layer_states& tested, const layer_states& reference, const rounding_bounds& bounds) {
   layer_comparison out;
   for (std::int32_t layer = 0; layer < reference.layers; ++layer) {
     layer_parting worst{layer, 0, 0};
     for (std::int32_t token = 0; token < reference.tokens; ++token) {
       const layer_parting here{layer, token, relative_distance(tested.at(layer, token), reference.at(layer, token))};
       if (here.distance > worst.distance) worst = here;
-      if (here.distance > rounding_tolerance(layer, unit) && !out.first_parted) out.first_parted = here;
+      if (here.distance > bounds.at(layer, token) && !out.first_parted) out.first_parted = here;
     }
     out.worst.push_back(worst);
   }

@@ -40,12 +40,23 @@ struct layer_comparison {
   std::optional<layer_parting> first_parted; // by layer, then token
 };
 
-// How far two states may lie apart behind layer `layer` (from 0) through rounding to `unit` (2^-8 for bf16, 2^-11 for f16) alone: each
-// layer adds two sums to the hidden state, each with the rounding of a few ops on the way, and independent errors add up as their root.
-double rounding_tolerance(std::int32_t layer, double unit);
+// How far two states may lie apart through rounding alone.
+struct rounding_bounds {
+  std::int32_t tokens = 0;
+  std::vector<double> distance; // [layers][tokens]
 
-// `unit`: the coarser of the two sides'. States are of the same shape.
-layer_comparison compare_layers(const layer_states& tested, const layer_states& reference, double unit);
+  double at(std::int32_t layer, std::int32_t token) const {
+    return distance[static_cast<std::size_t>(layer) * static_cast<std::size_t>(tokens) + static_cast<std::size_t>(token)];
+  }
+};
+// Measured: `probes` are runs of the same path over weights that were moved by about a rounding (jittered()), each by other random numbers,
+// so that all that is rounded on the way is rounded anew. How far that carries depends on the model: where large terms cancel, the rest
+// holds their errors. The bound is four times the root mean square over the probes of what came of it, at this token or over all, whichever
+// is more; 0 where a probe came to no number.
+rounding_bounds measured_bounds(const layer_states& plain, std::span<const layer_states> probes);
+
+// States and bounds are of the same shape.
+layer_comparison compare_layers(const layer_states& tested, const layer_states& reference, const rounding_bounds& bounds);
 
 // On the CPU reference. `tokens` at positions 0, 1, ..
 layer_states cpu_layer_states(std::shared_ptr<const model_weights> weights, std::span<const token_id> tokens);

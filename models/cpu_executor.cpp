@@ -43,7 +43,7 @@ class cpu_executor final : public step_executor {
     } catch (const collective_error& e) {
       slots_.fail(e.what());
       const bool program = e.fault() == collective_fault::mismatch || e.fault() == collective_fault::failed;
-      outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what(), !program};
+      outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what(), !program, e.fault()};
     } catch (const std::exception& e) {
       slots_.fail(e.what());
       outcome = step_failure{"step " + std::to_string(plan.step) + ": " + e.what()};

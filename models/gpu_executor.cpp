@@ -31,9 +31,8 @@ struct pending_step {
   epoch_number epoch = 0;
   step_number step = 0;
   step_executor::deliver_fn deliver;
-  std::optional<std::string> failure; // nothing was computed
-  bool by_peer = false;               // why
-  std::size_t slot = 0;               // of the downloads
+  std::optional<step_failure> failure; // nothing was computed
+  std::size_t slot = 0;                // of the downloads
   download_layout layout{0, 0, false};
   std::vector<awaited_item> items;
   std::uint64_t prepare_at_ns = 0;
@@ -89,7 +88,7 @@ class gpu_executor final : public step_executor {
     start_.lap("algorithms");
     meet();
     if (rank_.devices) start_.lap("waiting for the other ranks");
-    if (rank_.devices && options.own_all_reduce) {
+    if (rank_.devices && options.own_all_reduce && !options.batch_invariant) {
       sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
       model_.sum_few_rows_with(sums_.get());
     }
@@ -118,15 +117,17 @@ class gpu_executor final : public step_executor {
       cuda::use_device(device_);
       await_verifications();
       take_news();
-      pending->failure = beyond_device(plan);
-      if (pending->failure) table_.fail(*pending->failure);
-      if (!pending->failure) pending->failure = table_.take(plan);
-      if (!pending->failure) start_step(plan, *pending);
+      std::optional<std::string> breach = beyond_device(plan);
+      if (breach) table_.fail(*breach);
+      if (!breach) breach = table_.take(plan);
+      if (breach) {
+        pending->failure = step_failure{std::move(*breach)};
+      } else {
+        start_step(plan, *pending);
+      }
     } catch (const std::exception& e) {
-      const step_failure failure = failure_of(plan.step, e);
-      pending->failure = failure.reason;
-      pending->by_peer = failure.by_peer;
-      table_.fail(failure.reason);
+      pending->failure = failure_of(plan.step, e);
+      table_.fail(pending->failure->reason);
     }
     pending->prepare_ns = now_ns() - pending->prepare_at_ns;
     if (synchronous_) return finish(*pending);
@@ -167,9 +168,10 @@ class gpu_executor final : public step_executor {
     step_failure failure{"step " + std::to_string(step) + ": " + e.what()};
     if (!rank_.devices) return failure;
     failure.reason = name_of(rank_.host) + ": " + failure.reason;
-    const auto* const collective = dynamic_cast<const collective_error*>(&e);
-    failure.by_peer =
-        collective != nullptr && collective->fault() != collective_fault::mismatch && collective->fault() != collective_fault::failed;
+    if (const auto* const collective = dynamic_cast<const collective_error*>(&e)) {
+      failure.collective = collective->fault();
+      failure.by_peer = failure.collective != collective_fault::mismatch && failure.collective != collective_fault::failed;
+    }
     return failure;
   }
 
@@ -187,7 +189,7 @@ class gpu_executor final : public step_executor {
   }
 
   step_outcome outcome_of(pending_step& pending) {
-    if (pending.failure) return step_failure{std::move(*pending.failure), pending.by_peer};
+    if (pending.failure) return std::move(*pending.failure);
     const std::byte* const download = runner_.wait(pending.slot);
     const std::uint64_t arrived = now_ns();
     step_result result{pending.epoch, pending.step, read_outputs(pending.items, pending.layout, download), {}};
@@ -200,21 +202,26 @@ class gpu_executor final : public step_executor {
   // at the latest: this thread may have been woken late. Where the two clocks have drifted apart, the host's counts.
   stage_times times_of(const pending_step& pending, std::uint64_t arrived) {
     constexpr std::uint64_t most_drift_ns = 200'000;
-    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot)), copy = nanoseconds(runner_.copy_ms(pending.slot));
+    const float gap = computed_before_ ? runner_.gap_ms(computed_before_->slot, pending.slot) : 0.0F; // below 0: it waited for that step
+    const std::uint64_t compute = nanoseconds(runner_.compute_ms(pending.slot) + std::min(0.0F, gap));
+    const std::uint64_t copy = nanoseconds(runner_.copy_ms(pending.slot));
     std::uint64_t begun = arrived - copy - compute;
     if (computed_before_) {
-      const std::uint64_t follows =
-          computed_before_->at_ns + nanoseconds(std::max(0.0F, runner_.gap_ms(computed_before_->slot, pending.slot)));
+      const std::uint64_t follows = computed_before_->at_ns + nanoseconds(std::max(0.0F, gap));
       if (follows <= begun && begun - follows <= most_drift_ns) begun = follows;
     }
     computed_before_ = computed_step{pending.slot, begun + compute};
-    return {pending.prepare_ns,
-            compute,
-            now_ns() - arrived + copy,
-            pending.prepare_at_ns,
-            begun,
-            begun + compute,
-            runner_.kernel_times(pending.slot)};
+    stage_times times{pending.prepare_ns,
+                      compute,
+                      now_ns() - arrived + copy,
+                      pending.prepare_at_ns,
+                      begun,
+                      begun + compute,
+                      runner_.kernel_times(pending.slot)};
+    for (const group_time& g : times.groups) {
+      if (g.group == kernel_group::collectives) times.collective_move_ns = g.ns; // peers' lateness is in it
+    }
+    return times;
   }
 
   void note_news(const std::vector<awaited_item>& items, const std::vector<slot_output>& outputs) {

@@ -39,6 +39,9 @@ struct gpu_executor_options {
   bool asynchronous_copies = true;  // else every copy, and the step, is waited for before submit() returns
   bool own_all_reduce = true;       // GPUs sum few rows by a kernel of our own, where they can; else NCCL sums all
   bool plain_attention = false;     // the plainest attention kernel there is, for comparisons
+  // A row's bits then depend on its sequence alone: not on the rows beside it, on how its prompt was cut, or on whether its tokens were
+  // drawn here or replayed. `fused` has no meaning then.
+  bool batch_invariant = false;
 
   std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
 
@@ -53,6 +56,7 @@ struct gpu_executor_options {
 inline gpu_executor_options reference(gpu_executor_options options) {
   options.fused = options.graphs = options.overlapping_launches = options.asynchronous_copies = options.tune = false;
   options.own_all_reduce = false;
+  options.batch_invariant = false;
   options.plain_attention = true;
   return options;
 }
@@ -61,8 +65,8 @@ inline gpu_executor_options reference(gpu_executor_options options) {
 // is taken), device_error when the device fails. The weights are read until this returns, and not after.
 // `weights` are the whole model's, `rank` says what of it is taken. All ranks of a group are made at once and get the same plans; each
 // answers with the same tokens. A peer that does not take part is a step_failure (by_peer) after the group's deadline; every further plan
-// is one too. Unlike on the CPU a row's last bits may depend on the rows beside it: batch sizes take different kernels. Random draws do
-// not.
+// is one too. Unlike on the CPU a row's last bits may depend on the rows beside it, unless batch_invariant: batch sizes take different
+// kernels. Random draws do not.
 std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options,
                                                  const gpu_rank& rank = {});
 

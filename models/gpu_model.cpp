@@ -40,22 +40,23 @@ struct buffer_sizes {
     const auto queries = static_cast<std::size_t>(c.num_heads) * dim, keys = static_cast<std::size_t>(c.num_kv_heads) * dim;
     angles = static_cast<std::size_t>(s.max_model_len) * (dim / 2) * sizeof(float);
     row_ints = rows * sizeof(std::int32_t);
+    row_tiles = s.batch_invariant ? static_cast<std::size_t>(s.decode_rows) * sizeof(gpu::prefill_tile) : 0;
     head_ints = static_cast<std::size_t>(s.max_head_rows) * sizeof(std::int32_t);
     row_tables = static_cast<std::size_t>(s.decode_rows) * static_cast<std::size_t>(blocks_per_slot(s)) * sizeof(std::int32_t);
     hidden = rows * hidden_size * element;
     qkv = rows * (queries + 2 * keys) * element;
     attended = rows * queries * element;
-    gate_up = rows * 2 * wide * element;
+    gate_up = std::max(rows * 2 * wide * element, std::size_t{64} << 10); // also what a batch-invariant group gathers
     head_hidden = held * hidden_size * element;
     logits = held * static_cast<std::size_t>(s.head.places) * static_cast<std::size_t>(s.head_parts) * sizeof(float);
     gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
   }
   std::size_t total() const {
-    return 2 * angles + 3 * row_ints + head_ints + row_tables + 2 * hidden + qkv + attended + gate_up + gate_up / 2 + head_hidden + logits +
-           gathered + products;
+    return 2 * angles + 3 * row_ints + head_ints + row_tables + row_tiles + 2 * hidden + qkv + attended + gate_up + gate_up / 2 +
+           head_hidden + logits + gathered + products;
   }
-  std::size_t products, angles, row_ints, head_ints, row_tables, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
+  std::size_t products, angles, row_ints, head_ints, row_tables, row_tiles, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -97,14 +98,19 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
   const auto take = [&](std::size_t bytes) { return memory.allocate(std::max<std::size_t>(bytes, 1), "activations"); };
   cos_ = take(size.angles), sin_ = take(size.angles);
   tokens_ = take(size.row_ints), positions_ = take(size.row_ints), tables_ = take(size.row_ints), head_rows_ = take(size.head_ints);
-  row_tables_ = take(size.row_tables);
+  row_tables_ = take(size.row_tables), row_tiles_ = take(size.row_tiles);
   hidden_ = take(size.hidden), normed_ = take(size.hidden);
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
   head_normed_ = take(size.head_hidden), logits_ = take(size.logits), gathered_ = take(size.gathered);
   linear_workspace_ = take(size.products);
-  rows_ = {tokens_.as<token_id>(),         positions_.as<std::int32_t>(), tables_.as<std::int32_t>(),
-           row_tables_.as<std::int32_t>(), head_rows_.as<std::int32_t>(), blocks_per_slot(shape)};
+  rows_ = {tokens_.as<token_id>(),
+           positions_.as<std::int32_t>(),
+           tables_.as<std::int32_t>(),
+           row_tables_.as<std::int32_t>(),
+           shape.batch_invariant ? row_tiles_.as<gpu::prefill_tile>() : nullptr,
+           head_rows_.as<std::int32_t>(),
+           blocks_per_slot(shape)};
   rope_spectrum spectrum = rope_frequencies(config.rope);
   rope_table table(std::move(spectrum.frequencies), spectrum.magnitude);
   table.reserve(shape.max_model_len);
@@ -134,6 +140,7 @@ gpu::matmul_args gpu_model::product(const void* x, std::int32_t rows, const void
 }
 
 void gpu_model::tune(const cuda::stream& on) {
+  if (shape_.batch_invariant) return; // which has no product of cuBLASLt's
   std::vector<std::int32_t> counts;
   for (std::int32_t rows = 16; rows < shape_.max_rows; rows *= 2) counts.push_back(rows);
   counts.push_back(shape_.max_rows);
@@ -161,14 +168,16 @@ void gpu_model::tune(const cuda::stream& on) {
 }
 
 bool gpu_model::fuses(const gpu_batch& batch) const {
-  return shape_.fused && batch.rows == batch.decode_rows && batch.rows <= most_fused_rows && has_quick_attention(config_);
+  return shape_.fused && !shape_.batch_invariant && batch.rows == batch.decode_rows && batch.rows <= most_fused_rows &&
+         has_quick_attention(config_);
 }
 
 void gpu_model::forward(const cuda::stream& on, const gpu_batch& batch, const after_layer_fn& after_layer) {
   const bool fused = fuses(batch);
-  // Starts when the rows are laid out, not before: attention of the first layer reads the tables without waiting for it.
-  gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
-                               config_.hidden_size, false});
+  if (!batch.embedded) {
+    gpu::embedding(on.handle(), {shape_.type, weights_.embedding, rows_.tokens, batch.rows, config_.hidden_size, hidden_.data(),
+                                 config_.hidden_size, false});
+  }
   for (std::int32_t i = 0; i < config_.num_layers; ++i) {
     fused ? fused_layer(on, batch.rows, i) : layer(on, batch, i);
     if (after_layer) after_layer(i);
@@ -190,6 +199,7 @@ void gpu_model::norm(const cuda::stream& on, const void* x, const void* weight, 
   args.weight = weight;
   args.epsilon = config_.norm_epsilon;
   args.from = from;
+  args.overlaps = shape_.batch_invariant && shape_.overlaps;
   gpu::rms_norm(on.handle(), args);
 }
 
@@ -267,15 +277,22 @@ void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, const gpu
     args.tables = rows_.tables + part.first;
     return gpu::plain_attention(on.handle(), args);
   }
-  if (batch.decode_rows > 0 && part.first == 0) attend_decode(on, batch.decode_rows, index, qkv_width(), false);
+  if (batch.decode_rows > 0 && part.first == 0) {
+    shape_.batch_invariant ? attend_tiles(on, batch, index, {rows_.row_tiles, batch.decode_rows})
+                           : attend_decode(on, batch.decode_rows, index, qkv_width(), false);
+  }
   const gpu_tiles& tiles = slides(index) ? part.sliding_tiles : part.tiles;
-  if (tiles.count == 0) return;
+  if (tiles.count > 0) attend_tiles(on, batch, index, tiles);
+}
+
+void gpu_model::attend_tiles(const cuda::stream& on, const gpu_batch& batch, std::int32_t index, const gpu_tiles& tiles) {
   auto args = attention_args<gpu::prefill_attention_args>(batch.rows, index, qkv_width());
   args.tiles = tiles.first;
   args.tile_count = tiles.count;
   args.block_tables = batch.block_tables;
   args.table_stride = rows_.table_stride;
   args.blocks = shape_.num_blocks;
+  args.overlaps = shape_.batch_invariant && shape_.overlaps;
   gpu::prefill_attention(on.handle(), args);
 }
 
@@ -298,13 +315,25 @@ void gpu_model::mlp_block(const cuda::stream& on, const gpu_part& part, std::int
 // What a rank has of hidden's rows becomes the sum of all ranks': the same bits on each.
 void gpu_model::sum_over_ranks(const cuda::stream& on, std::int32_t rows) {
   if (tensor_ == nullptr) return;
+  mark(on, kernel_group::collectives);
   if (takes_few_sums(rows)) return few_sums_->run({.part = hidden_.data(), .sum = hidden_.data(), .rows = rows});
-  tensor_->all_reduce({hidden_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
-                      on.handle());
+  sum_by_library(on, 0, rows);
+}
+
+void gpu_model::sum_by_library(const cuda::stream& on, std::int32_t first, std::int32_t rows) {
+  const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.hidden_size);
+  std::byte* const from = hidden_.data() + static_cast<std::size_t>(first) * static_cast<std::size_t>(config_.hidden_size) * element;
+  if (shape_.batch_invariant) return sum_in_order_of_ranks(on, from, count);
+  tensor_->all_reduce({from, count, shape_.type}, on.handle());
 }
 
 const float* gpu_model::logits(const cuda::stream& on, std::int32_t first, std::int32_t count) {
   norm(on, hidden_.data(), weights_.final_norm, count, head_normed_.data(), rows_.head_rows + first);
+  if (shape_.batch_invariant) {
+    gpu::linear_to_f32(on.handle(),
+                       any_rows(head_normed_.data(), count, weights_.head, shape_.head.places, config_.hidden_size, own_logits(count)));
+    return whole_logits(on, count);
+  }
   gpu::matmul_args head = product(head_normed_.data(), count, weights_.head, shape_.head.places, config_.hidden_size, own_logits(count));
   head.y_type = dtype::f32;
   matmul_.run(on.handle(), head);

@@ -42,6 +42,7 @@ struct gpu_model_shape {
   bool plain_attention = false;
   vocab_slice head;            // of which ids this GPU computes logits
   std::int32_t head_parts = 1; // GPUs that hold a part of the head
+  bool batch_invariant = false;
 };
 
 // Tiles of the rows that are no decode rows; device memory.
@@ -64,17 +65,19 @@ struct gpu_batch {
   std::array<gpu_part, 2> parts;              // one behind the other
   std::size_t part_count = 1;                 // 2: see gpu_model::second_part()
   const std::int32_t* block_tables = nullptr; // [slots][table_stride]
+  bool embedded = false;                      // the hidden states to begin with are there: rows that start the fused chain
 };
 
 class gpu_model {
  public:
   // Where a step's rows are laid out before the layers run; device memory.
   struct row_arrays {
-    token_id* tokens = nullptr;         // [max_rows]
-    std::int32_t* positions = nullptr;  // [max_rows]
-    std::int32_t* tables = nullptr;     // [max_rows]: slots
-    std::int32_t* row_tables = nullptr; // [decode_rows][table_stride]
-    std::int32_t* head_rows = nullptr;  // [max_head_rows]: rows whose logits are wanted
+    token_id* tokens = nullptr;             // [max_rows]
+    std::int32_t* positions = nullptr;      // [max_rows]
+    std::int32_t* tables = nullptr;         // [max_rows]: slots
+    std::int32_t* row_tables = nullptr;     // [decode_rows][table_stride]
+    gpu::prefill_tile* row_tiles = nullptr; // [decode_rows], where the model is batch-invariant: the decode rows' tiles
+    std::int32_t* head_rows = nullptr;      // [max_head_rows]: rows whose logits are wanted
     std::int64_t table_stride = 0;
   };
   // Called when the ops of a layer have been put on the stream.
@@ -113,7 +116,9 @@ class gpu_model {
 
   std::int64_t logits_stride() const { return std::int64_t{shape_.head.places} * shape_.head_parts; }
   const row_arrays& rows() const { return rows_; }
-  const std::byte* hidden() const { return hidden_.data(); } // [rows][hidden_size], after forward() or within after_layer
+  // [rows][hidden_size]: of a batch that is `embedded` before forward(), of all after it or within after_layer.
+  std::byte* hidden() const { return hidden_.data(); }
+  const std::byte* embedding() const { return static_cast<const std::byte*>(weights_.embedding); } // [vocab][hidden_size]
   const model_config& config() const { return config_; }
   const gpu_model_shape& shape() const { return shape_; }
   std::byte* kv_data() const { return kv_; }
@@ -137,6 +142,13 @@ class gpu_model {
   void attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
   void mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index);
   void* from_row(const buffer& rows, std::int32_t first, std::int64_t width) const;
+  void invariant_attention_block(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
+  void invariant_mlp_block(const cuda::stream& on, const gpu_part& part, std::int32_t index);
+  void invariant_attention_input(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
+  gpu::linear_args any_rows(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
+                            void* y) const;
+  void add_in_place(const cuda::stream& on, const gpu::linear_args& product) const;
+  void sum_in_order_of_ranks(const cuda::stream& on, std::byte* rows, std::size_t count);
   // Of a group's ranks the first alone brings the rows of before into the sum.
   const void* residual_of_rank() const { return residual_of_rank(hidden_.data()); }
   const void* residual_of_rank(const void* rows) const { return tensor_ == nullptr || tensor_->rank() == 0 ? rows : nullptr; }
@@ -146,6 +158,7 @@ class gpu_model {
   bool takes_few_sums(std::int32_t rows) const;
   bool normalises_few_sums(std::int32_t rows) const;
   void sum_over_ranks(const cuda::stream& on, std::int32_t rows);
+  void sum_by_library(const cuda::stream& on, std::int32_t first, std::int32_t rows);
   void begin_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
   void end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part);
   float* own_logits(std::int32_t rows) const;
@@ -154,6 +167,7 @@ class gpu_model {
   gpu::matmul_args product(const void* x, std::int32_t rows, const void* weight, std::int64_t out_rows, std::int64_t columns,
                            void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
+  void attend_tiles(const cuda::stream& on, const gpu_batch& batch, std::int32_t index, const gpu_tiles& tiles);
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
@@ -165,7 +179,7 @@ class gpu_model {
   std::byte* kv_;
   gpu::matmul matmul_;
   buffer cos_, sin_;
-  buffer tokens_, positions_, tables_, row_tables_, head_rows_;
+  buffer tokens_, positions_, tables_, row_tables_, row_tiles_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
   buffer gathered_;                                           // [head_parts][rows][places], in a group

@@ -42,6 +42,7 @@ void gpu_model::add_to_hidden(const cuda::stream& on, gpu::linear_args product, 
   }
   product.y = few_sums_->part();
   gpu::linear(on.handle(), product);
+  mark(on, kernel_group::collectives); // with the residual, and mostly the next norm
   few_sums_->run({few_sums_->part(), hidden_.data(), hidden_.data(), rows, normalises_few_sums(rows) ? next_norm : nullptr,
                   config_.norm_epsilon, normed_.data(), shape_.overlaps});
 }
@@ -81,6 +82,7 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   gpu::linear_args qkv = few_hidden_rows(index > 0, rows, w.attention_norm, w.qkv, qkv_width(), qkv_.data());
   qkv.bias = w.qkv_bias;
+  qkv.overlaps = shape_.overlaps && index > 0; // attention of the first layer reads the tables without waiting for the kernel before this
   if (w.query_norm != nullptr) {
     gpu::linear(on.handle(), qkv);
     gpu::rope_kv_args turn = turning(w, rows, index);

@@ -29,12 +29,13 @@ std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32
 void gpu_model::layer(const cuda::stream& on, const gpu_batch& batch, std::int32_t index) {
   for (std::size_t i = 0; i < batch.part_count; ++i) {
     end_sum(on, batch, i);
-    attention_block(on, batch, batch.parts[i], index);
+    shape_.batch_invariant ? invariant_attention_block(on, batch, batch.parts[i], index)
+                           : attention_block(on, batch, batch.parts[i], index);
     begin_sum(on, batch, i);
   }
   for (std::size_t i = 0; i < batch.part_count; ++i) {
     end_sum(on, batch, i);
-    mlp_block(on, batch.parts[i], index);
+    shape_.batch_invariant ? invariant_mlp_block(on, batch.parts[i], index) : mlp_block(on, batch.parts[i], index);
     begin_sum(on, batch, i);
   }
 }
@@ -46,14 +47,14 @@ void gpu_model::begin_sum(const cuda::stream& on, const gpu_batch& batch, std::s
   const gpu_part& rows = batch.parts[part];
   computed_[part].record(on);
   sums_->wait_for(computed_[part]);
-  tensor_->all_reduce({from_row(hidden_, rows.first, config_.hidden_size),
-                       static_cast<std::size_t>(rows.rows) * static_cast<std::size_t>(config_.hidden_size), shape_.type},
-                      sums_->handle());
+  sum_by_library(*sums_, rows.first, rows.rows);
   summed_[part].record(*sums_);
 }
 
 void gpu_model::end_sum(const cuda::stream& on, const gpu_batch& batch, std::size_t part) {
-  if (tensor_ != nullptr && batch.part_count > 1) on.wait_for(summed_[part]);
+  if (tensor_ == nullptr || batch.part_count == 1) return;
+  mark(on, kernel_group::collectives); // as far as nothing hides them
+  on.wait_for(summed_[part]);
 }
 
 // Where the logits of this GPU's ids go: [rows][places], in a group at their place among all ranks'.
@@ -65,8 +66,10 @@ float* gpu_model::own_logits(std::int32_t rows) const {
 const float* gpu_model::whole_logits(const cuda::stream& on, std::int32_t rows) {
   if (shape_.head_parts == 1) return logits_.as<float>();
   const auto part = static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape_.head.places);
+  mark(on, kernel_group::collectives);
   tensor_->all_gather({own_logits(rows), part, dtype::f32},
                       {gathered_.data(), part * static_cast<std::size_t>(shape_.head_parts), dtype::f32}, on.handle());
+  mark(on, kernel_group::head);
   if (rows == 1) return gathered_.as<float>(); // its parts lie side by side
   gpu::join_parts(on.handle(), {gathered_.as<float>(), shape_.head_parts, rows, shape_.head.places, logits_.as<float>(), shape_.overlaps});
   return logits_.as<float>();

@@ -105,13 +105,14 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.fused = o.fused;
   s.overlaps = o.overlapping_launches;
   s.plain_attention = o.plain_attention;
+  s.batch_invariant = o.batch_invariant;
   s.head = head_of_gpu(config, tp_rank, tp_size);
   s.head_parts = tp_size;
   plan.weight_bytes = gpu_weight_bytes(config, s.head);
   plan.reserve_bytes = reserve;
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
-  if (o.own_all_reduce) plan.activation_bytes += gpu_rank_sums::planned_bytes(tp_size, sum_shape_of(config, s));
+  if (o.own_all_reduce && !o.batch_invariant) plan.activation_bytes += gpu_rank_sums::planned_bytes(tp_size, sum_shape_of(config, s));
   s.num_blocks = 1;
   const std::size_t block_bytes = gpu_model::kv_bytes(config, s);
   plan.info.num_blocks = block_count(plan, o, block_bytes, device);

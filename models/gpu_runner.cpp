@@ -55,6 +55,24 @@ void cut_spans(const std::vector<gpu::prefill_span>& spans, const gpu_part& part
 
 std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size); }
 
+// Of a kernel_timer: groups of a layer, whose rows may go through it in two parts, head and sampling for each part of the logits, and what
+// stands before and behind.
+std::size_t marks_of_step(const gpu_model& model) {
+  return 2 * 7 * static_cast<std::size_t>(model.config().num_layers) +
+         4 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
+}
+
+// Whether head i is the one draw of item i, and all that it has: then sampling itself sees to the results.
+bool draws_stand_alone(const gpu_step& step) {
+  if (step.reports || step.items.size() > step.heads.size()) return false;
+  for (std::size_t i = 0; i < step.items.size(); ++i) {
+    const gpu::step_item& item = step.items[i];
+    if (item.first_head != count_of(i) || item.draws != 1 || item.scores != 0) return false;
+    if (step.heads[i].sampling.kind != gpu::sampling_row::work::draw) return false;
+  }
+  return true;
+}
+
 } // namespace
 
 gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_options& options, cuda::caching_allocator& memory,
@@ -68,7 +86,8 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
                streams.compute),
       downloads_(steps_in_flight, download_bytes(plan), memory, streams.compute,
                  options.asynchronous_copies ? streams.copy_out : streams.compute),
-      begun_(timing_events(steps_in_flight)) {
+      begun_(timing_events(steps_in_flight)),
+      timed_graphs_(steps_in_flight) {
   if (options.group != nullptr) {
     paces_.resize(paces_ahead);
     after_layer_ = [this](std::int32_t layer) { pace(layer); };
@@ -77,9 +96,7 @@ gpu_runner::gpu_runner(gpu_model& model, const gpu_plan& plan, const gpu_runner_
       graphs_.clear();
     });
   }
-  const std::size_t marks = 2 * 6 * static_cast<std::size_t>(model.config().num_layers) +
-                            2 * static_cast<std::size_t>(model.shape().max_head_rows / model.shape().logits_rows + 1) + 3;
-  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks);
+  for (std::size_t i = 0; options.kernel_times && i < steps_in_flight; ++i) timers_.emplace_back(marks_of_step(model));
   gpu_step spare; // padding rows have a sequence like all others, whose blocks are all the same one
   spare.opened.push_back({slots_.spare(), {}});
   spare.opened.back().sampling.temperature = 0;
@@ -105,13 +122,28 @@ void gpu_runner::capture() {
   }
   std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
   for (const std::int32_t rows : sizes) {
-    gpu_batch batch;
-    batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
-    batch.block_tables = slots_.arrays().block_tables;
-    cuda::graph recorded = cuda::graph::capture(compute(), [&] { run_layers(batch, rows, nullptr, {}); });
-    const std::lock_guard lock(graphs_guard_);
-    graphs_.emplace(rows, std::move(recorded));
+    if (timers_.empty()) {
+      record(rows, nullptr);
+      continue;
+    }
+    auto& timers = graph_timers_[rows];
+    while (timers.size() < steps_in_flight) timers.emplace_back(marks_of_step(model_), kernel_timer::place::in_graph);
+    for (kernel_timer& timer : timers) record(rows, &timer);
   }
+}
+
+// Records one more graph of a decode step of `rows` rows.
+void gpu_runner::record(std::int32_t rows, kernel_timer* timer) {
+  gpu_batch batch;
+  batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
+  batch.block_tables = slots_.arrays().block_tables;
+  batch.embedded = model_.fuses(batch);
+  cuda::graph recorded = cuda::graph::capture(compute(), [&] {
+    run_layers(batch, rows, timer, {});
+    if (timer != nullptr) timer->end(compute());
+  });
+  const std::lock_guard lock(graphs_guard_);
+  graphs_[rows].push_back(std::move(recorded));
 }
 
 // Adds rows of nobody's sequence until there are `rows`, each with a head. They are decode rows too: their block table must be the spare
@@ -135,11 +167,12 @@ std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   return found == graphs_.end() ? 0 : found->first;
 }
 
-bool gpu_runner::replay(std::int32_t rows) {
+bool gpu_runner::replay(std::int32_t rows, std::size_t slot) {
   const std::lock_guard lock(graphs_guard_);
   const auto found = graphs_.find(rows);
   if (found == graphs_.end()) return false;
-  found->second.launch(compute());
+  found->second[slot % found->second.size()].launch(compute());
+  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(rows)[slot];
   return true;
 }
 
@@ -243,7 +276,7 @@ void gpu_runner::put_parts(const gpu_step& step, gpu_batch& batch) {
   }
 }
 
-void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
+void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, std::size_t slot, uploaded& at) {
   at.items = uploads_.put(view(step.items));
   at.counted = uploads_.put(view(step.counted));
   gpu::prepare_rows_args& rows = at.rows;
@@ -259,12 +292,23 @@ void gpu_runner::put_rows(const gpu_step& step, uploaded& at) {
   rows.positions = out.positions;
   rows.tables = out.tables;
   rows.row_tables = out.row_tables;
+  rows.row_tiles = out.row_tiles;
   rows.head_rows = out.head_rows;
   rows.head_inputs = slots_.head_inputs();
   rows.sampling = slots_.sampling();
+  std::byte* const results = downloads_.device(slot);
+  rows.kept_count = draws_stand_alone(step) ? count_of(step.items.size()) : 0;
+  rows.kept = reinterpret_cast<gpu::sampled_token*>(results + layout.drawn);
+  rows.results = reinterpret_cast<gpu::item_result*>(results);
   at.batch.rows = rows.row_count;
   at.batch.decode_rows = step.decode_rows;
   at.batch.block_tables = slots_.arrays().block_tables;
+  at.batch.embedded = model_.fuses(at.batch);
+  if (at.batch.embedded) {
+    rows.embedding = model_.embedding();
+    rows.hidden = model_.hidden();
+    rows.row_bytes = model_.config().hidden_size * std::int64_t{2};
+  }
   put_parts(step, at.batch);
 }
 
@@ -307,12 +351,25 @@ void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t co
   args.inputs = slots_.head_inputs() + first;
   args.sampled = slots_.sampled() + first;
   args.best = slots_.best() + std::ptrdiff_t{first} * gpu::most_best_tokens;
+  args.last_tokens = slots.last_token;
+  args.faulted = slots.faulted;
   args.overlaps = model_.shape().overlaps;
   gpu::sample(compute().handle(), args);
 }
 
+// A graph's groups take the place of the one that it is seen from outside.
 std::vector<group_time> gpu_runner::kernel_times(std::size_t slot) const {
-  return timers_.empty() ? std::vector<group_time>() : timers_[slot].times();
+  if (timers_.empty()) return {};
+  std::vector<group_time> times = timers_[slot].times();
+  if (timed_graphs_[slot] == nullptr) return times;
+  std::map<kernel_group, std::uint64_t> sums;
+  for (const group_time& g : times) {
+    if (g.group != kernel_group::layers) sums[g.group] += g.ns;
+  }
+  for (const group_time& g : timed_graphs_[slot]->times()) sums[g.group] += g.ns;
+  times.clear();
+  for (const auto& [group, ns] : sums) times.push_back({group, ns});
+  return times;
 }
 
 void gpu_runner::keep(const gpu_step& step, const uploaded& at, const download_layout& layout, std::size_t slot) {
@@ -349,19 +406,20 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   for (bool all = false; !all;) {
     uploads_.begin();
     all = put_changes(step, at);
-    if (all) put_rows(step, at);
+    if (all) put_rows(step, layout, slot, at);
     uploads_.send();
-    if (!std::exchange(begun, true)) begun_[slot].record(compute()); // behind the wait for the upload, which is idle time
+    if (!std::exchange(begun, true)) begun_[slot].record(options_.asynchronous_copies ? streams_.copy_in : compute());
     settle();
     apply_changes(at);
     if (all) prepare(step, at);
     uploads_.used();
   }
   if (graph > 0) mark(timer, kernel_group::layers);
-  const bool replayed = graph > 0 && replay(graph);
+  timed_graphs_[slot] = nullptr;
+  const bool replayed = graph > 0 && replay(graph, slot);
   if (!replayed && !step.rows.empty()) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
-  keep(step, at, layout, slot);
+  if (at.rows.kept_count < count_of(step.items.size())) keep(step, at, layout, slot);
   if (timer != nullptr) timer->end(compute());
   settle();
   downloads_.fetch(slot, layout.end);

@@ -25,7 +25,7 @@ namespace troupe {
 struct gpu_runner_options {
   bool graphs = true;
   bool asynchronous_copies = true; // else copies go on the compute stream, and each is waited for
-  bool kernel_times = false;       // events between the groups of kernels; a graph is one group
+  bool kernel_times = false;       // events between the groups of kernels, also within graphs
   // The GPUs that the model's layers are shared with: every wait then has the group's deadline, and throws collective_error. Outlives the
   // runner. Null: no others.
   cuda::nccl_communicator* group = nullptr;
@@ -48,11 +48,12 @@ class gpu_runner {
   void look_behind_layers(gpu_model::after_layer_fn look) { after_layer_ = std::move(look); }
   // Blocks until the results of `slot` are there.
   const std::byte* wait(std::size_t slot) const;
-  // Of the step in `slot`, after wait(): the work on the compute stream, and the copy behind it.
+  // Of the step in `slot`, after wait(): from the arrival of its upload to the end of its work, and the copy behind that. (When the work
+  // itself began is not asked: an event with a time between two steps would cost 1 us of each.)
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
-  // From the end of the step in slot `before`, whose place was not used again yet, to this one's begin; about 0 when it waited for that
-  // end.
+  // From the end of the step in slot `before`, whose place was not used again yet, to the arrival of this one's upload; below 0 when that
+  // was there earlier.
   float gap_ms(std::size_t before, std::size_t slot) const { return cuda::elapsed_ms(downloads_.computed(before), begun_[slot]); }
   std::vector<group_time> kernel_times(std::size_t slot) const; // empty unless asked for
 
@@ -61,10 +62,11 @@ class gpu_runner {
   struct uploaded;
   // Rows of the graph that runs this step; 0: none does.
   std::int32_t graph_rows(const gpu_step& step) const;
-  bool replay(std::int32_t rows); // false: the group has ended, and its graphs with it
+  bool replay(std::int32_t rows, std::size_t slot); // false: the group has ended, and its graphs with it
+  void record(std::int32_t rows, kernel_timer* timer);
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
-  void put_rows(const gpu_step& step, uploaded& at);
+  void put_rows(const gpu_step& step, const download_layout& layout, std::size_t slot, uploaded& at);
   gpu_tiles put_tiles(const gpu_step& step, const gpu_part& rows, std::int32_t window);
   void put_parts(const gpu_step& step, gpu_batch& batch);
   void apply_changes(const uploaded& at);
@@ -86,11 +88,14 @@ class gpu_runner {
   gpu_slots slots_;
   upload_ring uploads_;
   download_ring downloads_;
-  std::vector<cuda::event> begun_;   // by download slot
-  std::vector<kernel_timer> timers_; // likewise, or empty
+  std::vector<cuda::event> begun_;                                 // by download slot
+  std::vector<kernel_timer> timers_;                               // likewise, or empty
+  std::map<std::int32_t, std::vector<kernel_timer>> graph_timers_; // of graphs_, or empty
   mutable std::mutex graphs_guard_;
-  std::map<std::int32_t, cuda::graph> graphs_; // by rows
-  std::vector<gpu::prefill_span> spans_;       // scratch, as the next
+  // By rows. With kernel_times there is a graph for each download slot, as each has its own events.
+  std::map<std::int32_t, std::vector<cuda::graph>> graphs_;
+  std::vector<const kernel_timer*> timed_graphs_; // by download slot: of the graph that ran; null: none did
+  std::vector<gpu::prefill_span> spans_;          // scratch, as the next
   std::vector<gpu::prefill_tile> tiles_;
   gpu_model::after_layer_fn after_layer_;
   std::vector<cuda::event> paces_; // used in turn

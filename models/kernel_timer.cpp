@@ -4,14 +4,15 @@
 
 namespace troupe {
 
-kernel_timer::kernel_timer(std::size_t marks) : groups_(marks + 1) {
+kernel_timer::kernel_timer(std::size_t marks, place where) : place_(where), groups_(marks + 1) {
   for (std::size_t i = 0; i < groups_.size(); ++i) events_.emplace_back(cuda::event::timing::on);
 }
 
 void kernel_timer::mark(const cuda::stream& on, kernel_group group) {
   if (used_ == events_.size()) return;
   groups_[used_] = group;
-  events_[used_++].record(on);
+  cuda::event& event = events_[used_++];
+  place_ == place::in_graph ? event.record_in_graph(on) : event.record(on);
 }
 
 std::vector<group_time> kernel_timer::times() const {

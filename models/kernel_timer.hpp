@@ -11,8 +11,11 @@ namespace troupe {
 
 class kernel_timer {
  public:
-  // Room for `marks` calls of mark() between two begin().
-  explicit kernel_timer(std::size_t marks);
+  enum class place : bool { on_stream, in_graph };
+
+  // Room for `marks` calls of mark() between two begin(). In a graph: they are called while it is captured, and times() are those of its
+  // last launch.
+  explicit kernel_timer(std::size_t marks, place where = place::on_stream);
 
   void begin() { used_ = 0; }
   // What is put on `on` from here until the next mark belongs to `group`.
@@ -22,6 +25,7 @@ class kernel_timer {
   std::vector<group_time> times() const;
 
  private:
+  place place_;
   std::vector<cuda::event> events_;
   std::vector<kernel_group> groups_;
   std::size_t used_ = 0;

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <random>
 #include <thread>
 #include <vector>
 
 #include "kernels/linear.hpp"
 
 namespace troupe {
+namespace {
 
-model_weights widened(const model_weights& weights, std::int32_t threads) {
+// `change` is given each matrix's number and floats.
+template <class Change>
+model_weights widened(const model_weights& weights, std::int32_t threads, const Change& change) {
   model_weights out = weights;
   std::vector<weight_view*> views{&out.embedding};
   if (!out.config.tied_head) views.push_back(&out.head);
@@ -22,6 +26,7 @@ model_weights widened(const model_weights& weights, std::int32_t threads) {
       std::vector<float>& floats = (*matrices)[i];
       floats.resize(static_cast<std::size_t>(view.rows * view.columns));
       for (std::int64_t row = 0; row < view.rows; ++row) cpu::dequantise_row(view, row, floats.data() + row * view.columns);
+      change(i, floats);
       view.type = dtype::f32;
       view.data = reinterpret_cast<const std::byte*>(floats.data());
       view.stride = 0;
@@ -37,6 +42,20 @@ model_weights widened(const model_weights& weights, std::int32_t threads) {
   for (const std::vector<float>& floats : *matrices) out.total_bytes += floats.size() * sizeof(float);
   out.storage = std::move(matrices);
   return out;
+}
+
+} // namespace
+
+model_weights widened(const model_weights& weights, std::int32_t threads) {
+  return widened(weights, threads, [](std::size_t, std::vector<float>&) {});
+}
+
+model_weights jittered(const model_weights& weights, double unit, std::uint32_t seed, std::int32_t threads) {
+  return widened(weights, threads, [&](std::size_t matrix, std::vector<float>& floats) {
+    std::minstd_rand random(seed * 65'537U + static_cast<std::uint32_t>(matrix) + 1);
+    const double scale = 2 / static_cast<double>(std::minstd_rand::max());
+    for (float& w : floats) w = static_cast<float>(static_cast<double>(w) * (1 + unit * (static_cast<double>(random()) * scale - 1)));
+  });
 }
 
 } // namespace troupe

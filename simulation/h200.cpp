@@ -8,63 +8,50 @@ namespace troupe::simulation {
 
 namespace {
 
-// Measured on one H200 and, for transfers, on two (driver 580, CUDA 13.0, NCCL 2.28.9).
-constexpr double kReadBytesPerNs = 4650;       // 4.65 TB/s, read-only
-constexpr double kFlopsPerNs = 800e3;          // dense bf16, 800 TFLOP/s at M = 2048
-constexpr double kAttentionFlopsPerNs = 400e3; // assumed: attention at half of the dense rate
-constexpr double kBoundaryNs = 2500;           // each kernel boundary of a decode step, with programmatic dependent launch
-constexpr double kKernelsPerLayer = 4;         // between boundaries, as in the chain of 129 kernels for 32 layers
-constexpr double kNvlinkBytesPerNs = 394;      // peer copy
-constexpr double kNvlinkHopNs = 3600;          // an eager launch on the next stage
-constexpr double kSocketBytesPerNs = 4;        // NCCL over sockets, without RDMA
-constexpr double kSocketHopNs = 41000;         // 8 KiB
-constexpr double kMemoryBytes = 141e9 * 0.9;   // of it, for weights and KV
+// Measured on one H200 and, for transfers, on two (driver 580, CUDA 13.0, NCCL 2.28.9), but for the share.
+constexpr double kAttentionShare = 0.5;      // of the dense rate, assumed
+constexpr double kBoundaryNs = 2500;         // each kernel boundary of a decode step, with programmatic dependent launch
+constexpr double kKernelsPerLayer = 4;       // between boundaries, as in the chain of 129 kernels for 32 layers
+constexpr double kNvlinkBytesPerNs = 394;    // peer copy
+constexpr double kNvlinkHopNs = 3600;        // an eager launch on the next stage
+constexpr double kSocketBytesPerNs = 4;      // NCCL over sockets, without RDMA
+constexpr double kSocketHopNs = 41000;       // 8 KiB
+constexpr double kMemoryBytes = 141e9 * 0.9; // of it, for weights and KV
 constexpr std::int32_t kBlockSize = 16;
-
-// All-reduce of so many bytes, in ns; two GPUs over NVLink, in a graph. Assumed for more GPUs too.
-constexpr std::array<std::pair<double, double>, 7> kAllReduce = {
-    {{8192, 2400}, {65536, 2750}, {262144, 3800}, {524288, 5400}, {1 << 20, 7100}, {4 << 20, 17800}, {16 << 20, 76000}}};
-
-double all_reduce_ns(double bytes) {
-  if (bytes <= kAllReduce.front().first) return kAllReduce.front().second;
-  for (std::size_t i = 1; i < kAllReduce.size(); ++i) {
-    const auto& [x0, y0] = kAllReduce[i - 1];
-    const auto& [x1, y1] = kAllReduce[i];
-    if (bytes <= x1) return y0 + (bytes - x0) / (x1 - x0) * (y1 - y0);
-  }
-  return bytes / kAllReduce.back().first * kAllReduce.back().second;
-}
 
 class roofline {
  public:
-  roofline(const model_shape& model, const layout& parallel) : m_(model), p_(parallel) {}
+  roofline(const model_shape& model, const layout& parallel, const gpu_rates& rates) : m_(model), p_(parallel), rates_(rates) {}
 
-  double weights_ns() const { return 2 * m_.read_parameters / p_.tensor_parallel / kReadBytesPerNs; }
+  double weights_ns() const { return 2 * m_.read_parameters / p_.tensor_parallel / read_bytes_per_ns(); }
   double boundaries_ns() const { return (kKernelsPerLayer * m_.layers + 1) * kBoundaryNs; }
   double kv_bytes_per_token() const { return 4.0 * m_.layers * m_.kv_heads * m_.head_dim / p_.tensor_parallel; } // of one GPU
 
   // Everything but attention, for `rows` tokens in one step.
   double linear_ns(double rows) const {
     const double flops = 2 * m_.read_parameters * rows / p_.tensor_parallel;
-    return std::max(weights_ns(), flops / kFlopsPerNs) + boundaries_ns() + transfers_ns(rows);
+    return std::max(weights_ns(), flops / flops_per_ns()) + boundaries_ns() + transfers_ns(rows);
   }
-  double decode_attention_ns(double rows, double context) const { return rows * context * kv_bytes_per_token() / kReadBytesPerNs; }
+  double decode_attention_ns(double rows, double context) const { return rows * context * kv_bytes_per_token() / read_bytes_per_ns(); }
   // QK and PV: 4 operations per head, dimension and pair of tokens; causal within the chunk.
   double prefill_attention_ns(double tokens, double context) const {
     const double pairs = tokens * (context + tokens / 2);
-    return 4.0 * m_.layers * m_.heads * m_.head_dim * pairs / p_.tensor_parallel / kAttentionFlopsPerNs;
+    return 4.0 * m_.layers * m_.heads * m_.head_dim * pairs / p_.tensor_parallel / (kAttentionShare * flops_per_ns());
   }
 
  private:
+  double read_bytes_per_ns() const { return rates_.read_bytes_per_second * 1e-9; }
+  double flops_per_ns() const { return rates_.flops_per_second * 1e-9; }
   double transfers_ns(double rows) const {
     const double bytes = 2.0 * m_.hidden * rows;
-    const double reduce = p_.tensor_parallel > 1 ? 2 * m_.layers * all_reduce_ns(bytes) : 0;
+    const double reduce = p_.tensor_parallel > 1 ? 2 * m_.layers * all_reduce_seconds(rates_, p_.tensor_parallel, bytes) * 1e9 : 0;
     const double hop = p_.across_nodes ? kSocketHopNs + bytes / kSocketBytesPerNs : kNvlinkHopNs + bytes / kNvlinkBytesPerNs;
     return reduce + (p_.pipeline_parallel > 1 ? p_.pipeline_parallel * hop : 0); // the last hop brings the token back
   }
 
   const model_shape& m_;
   const layout& p_;
+  const gpu_rates& rates_;
 };
 
 std::vector<double> doubling(double first, double last) {
@@ -87,8 +74,8 @@ std::optional<model_shape> find_model_shape(std::string_view name) {
 std::vector<std::string> model_shape_names() { return {"llama-3.1-8b", "llama-3.1-70b"}; }
 
 std::optional<device_table> h200_table(const model_shape& model, const layout& parallel, std::int32_t max_num_seqs,
-                                       std::int32_t max_batched_tokens) {
-  const roofline roof(model, parallel);
+                                       std::int32_t max_batched_tokens, const gpu_rates& rates) {
+  const roofline roof(model, parallel, rates);
   const double kv_memory = kMemoryBytes - 2 * model.all_parameters / parallel.gpus();
   const double blocks = kv_memory / (roof.kv_bytes_per_token() / parallel.pipeline_parallel * kBlockSize) / parallel.pipeline_parallel;
   if (blocks < 1) return std::nullopt;

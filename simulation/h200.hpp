@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "simulation/device_table.hpp"
+#include "simulation/gpu_rates.hpp"
 
 namespace troupe::simulation {
 
@@ -40,6 +41,6 @@ struct layout {
 // bf16 weights and KV. A pipeline of P stages is P lanes that take turns on its stages: the table describes one lane, with 1/P of the
 // slots and of the KV pool and the latency of the whole pipeline. None when the weights do not fit the GPUs.
 std::optional<device_table> h200_table(const model_shape& model, const layout& parallel, std::int32_t max_num_seqs,
-                                       std::int32_t max_batched_tokens);
+                                       std::int32_t max_batched_tokens, const gpu_rates& rates = {});
 
 } // namespace troupe::simulation

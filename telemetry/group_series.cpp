@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "telemetry/buckets.hpp"
@@ -21,11 +22,23 @@ prometheus::Counter& counter(prometheus::Registry& registry, const char* name, c
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
 }
 
+std::vector<prometheus::Counter*> add_faults(prometheus::Registry& registry, const prometheus::Labels& group) {
+  constexpr std::array<const char*, collective_faults> names = {"deadline", "peer_lost", "aborted", "mismatch", "failed"};
+  std::vector<prometheus::Counter*> counters;
+  for (const char* name : names) {
+    auto labels = group;
+    labels.emplace("fault", name);
+    counters.push_back(
+        &counter(registry, "troupe_collective_faults_total", "Losses that a rank's collective was the first to tell of.", labels));
+  }
+  return counters;
+}
+
 rank_series add_rank(prometheus::Registry& registry, const prometheus::Labels& labels) {
   auto& steps =
       prometheus::BuildHistogram().Name("troupe_rank_step_seconds").Help("Duration of one rank's part of a step.").Register(registry);
   return {steps.Add(labels, time_buckets()),
-          counter(registry, "troupe_rank_lag_seconds_total", "Time from the first rank's answer to this one's.", labels),
+          counter(registry, "troupe_rank_lag_seconds_total", "Time from the answer of the first rank of its stage to this one's.", labels),
           counter(registry, "troupe_rank_collective_wait_seconds_total", "Time in collectives before the last peer had come.", labels),
           counter(registry, "troupe_rank_collective_move_seconds_total", "Time in collectives after the last peer had come.", labels)};
 }
@@ -41,6 +54,8 @@ std::vector<group_series> add_group_series(prometheus::Registry& registry, const
                       gauge(registry, "troupe_group_epoch", "Rises with each loss of the group.", labels),
                       gauge(registry, "troupe_group_sequences", "Sequences that wait or run at this replica.", labels),
                       counter(registry, "troupe_group_restarts_total", "How often the group was lost and formed anew.", labels),
+                      counter(registry, "troupe_group_failed_starts_total", "Attempts to form a lost group that failed.", labels),
+                      add_faults(registry, labels),
                       {}});
     for (std::int32_t rank = 0; rank < std::max(1, shape.ranks); ++rank) {
       auto of_rank = labels;

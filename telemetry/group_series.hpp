@@ -28,6 +28,8 @@ struct group_series {
   prometheus::Gauge& epoch;
   prometheus::Gauge& sequences;
   prometheus::Counter& restarts;
+  prometheus::Counter& failed_starts;
+  std::vector<prometheus::Counter*> collective_faults; // by collective_fault
   std::vector<rank_series> ranks;
 };
 

@@ -346,6 +346,18 @@ void metrics::group_restarted(std::int32_t replica) noexcept {
   if (group_series* group = impl_->group_of(replica)) group->restarts.Increment();
 }
 
+void metrics::start_failed(std::int32_t replica) noexcept {
+  if (group_series* group = impl_->group_of(replica)) group->failed_starts.Increment();
+}
+
+void metrics::collective_failed(std::int32_t replica, collective_fault fault) noexcept {
+  group_series* group = impl_->group_of(replica);
+  if (group == nullptr) return;
+  const auto index = static_cast<std::size_t>(fault);
+  if (index >= group->collective_faults.size()) return impl_->bad(statistic::group, "no such fault of a collective");
+  group->collective_faults[index]->Increment();
+}
+
 void metrics::set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept {
   group_series* group = impl_->group_of(replica);
   if (group == nullptr) return;

@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/collective_fault.hpp"
+#include "telemetry/group_shape.hpp"
+
 namespace troupe::telemetry {
 
 // How a request ended, as a label value.
@@ -30,20 +33,6 @@ struct engine_state {
   std::int64_t kv_blocks_used = 0;
   std::int64_t kv_blocks_cached = 0;
   bool speculating = false;
-};
-
-// Device groups and their ranks: labels `replica` and `rank`, from 0.
-struct group_shape {
-  std::int32_t replicas = 1;
-  std::int32_t ranks = 1;
-};
-
-// One rank's part of a step, in nanoseconds.
-struct rank_times {
-  std::uint64_t step_ns = 0; // from the plan, or this rank's answer to the one before, to its answer
-  std::uint64_t lag_ns = 0;  // from the first rank's answer to this one's
-  std::uint64_t wait_ns = 0; // in collectives, for the last peer to come
-  std::uint64_t move_ns = 0; // in collectives, after that
 };
 
 // A machine of a cluster.
@@ -85,7 +74,9 @@ class metrics {
   void numeric_fault() noexcept;
   // A replica or rank outside the shape is a bad statistic.
   void rank_step(std::int32_t replica, std::int32_t rank, const rank_times& times) noexcept;
+  void collective_failed(std::int32_t replica, collective_fault fault) noexcept;
   void group_restarted(std::int32_t replica) noexcept;
+  void start_failed(std::int32_t replica) noexcept; // of a group that was there before
   void set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept;
   void moved(std::int64_t sequences) noexcept; // to another replica
   // `name`: the operator's; not a client's.

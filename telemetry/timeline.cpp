@@ -10,8 +10,8 @@
 namespace troupe::telemetry {
 namespace {
 
-constexpr std::array<const char*, 9> kGroupNames = {"gathering",  "layers", "attention input", "attention", "attention output", "MLP input",
-                                                    "MLP output", "head",   "sampling"};
+constexpr std::array<const char*, 10> kGroupNames = {"gathering", "layers",     "attention input", "attention", "attention output",
+                                                     "MLP input", "MLP output", "collectives",     "head",      "sampling"};
 
 struct stages {
   time_span prepare, compute, deliver;
@@ -34,8 +34,7 @@ const char* kind_of(const step_record& r) {
 // Groups are sums over all layers, so only their lengths mean something; they are drawn one behind the other from the step's start.
 void draw_groups(trace_file& file, std::int32_t replica, const stage_times& times, std::uint64_t begin_ns) {
   for (const group_time& g : times.groups) {
-    const auto index = std::min<std::size_t>(static_cast<std::size_t>(g.group), kGroupNames.size() - 1);
-    file.span({trace_track::groups, replica}, kGroupNames[index], begin_ns, begin_ns + g.ns);
+    file.span({trace_track::groups, replica}, name_of(g.group), begin_ns, begin_ns + g.ns);
     begin_ns += g.ns;
   }
 }
@@ -51,19 +50,23 @@ void quietly(F body) noexcept {
 
 } // namespace
 
+const char* name_of(kernel_group group) {
+  return kGroupNames[std::min<std::size_t>(static_cast<std::size_t>(group), kGroupNames.size() - 1)];
+}
+
 void count_items(const step_plan& plan, step_record& into) {
   for (const work_item& item : plan.items) {
     (item.kind == work_kind::prefill ? into.prefill_tokens : into.decode_rows) += item.token_count;
   }
 }
 
-timeline::timeline(std::int32_t replicas) : gaps_(static_cast<std::size_t>(std::max(1, replicas))) {}
+timeline::timeline(group_shape shape) : gaps_(static_cast<std::size_t>(std::max(1, shape.replicas))) {}
 
-timeline::timeline(const std::filesystem::path& trace, std::int32_t replicas)
+timeline::timeline(const std::filesystem::path& trace, group_shape shape)
     : path_(trace.string()),
-      gaps_(static_cast<std::size_t>(std::max(1, replicas))),
+      gaps_(static_cast<std::size_t>(std::max(1, shape.replicas))),
       file_(std::make_unique<trace_file>(
-          trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, replicas)) {}
+          trace, [this](std::uint64_t dropped) { return summary_json(dropped); }, trace_limits{}, shape)) {}
 
 void timeline::step(const step_record& record, const stage_times& times) noexcept {
   quietly([&] {
@@ -84,11 +87,19 @@ void timeline::step(const step_record& record, const stage_times& times) noexcep
   });
 }
 
-void timeline::rank_late(const step_record& record, std::int32_t rank, std::uint64_t first_ns, std::uint64_t now_ns) noexcept {
+void timeline::rank_step(const step_record& record, std::int32_t rank, const rank_times& times, std::uint64_t now_ns) noexcept {
   if (file_ == nullptr) return;
   quietly([&] {
-    file_->span({trace_track::ranks, record.replica}, "rank " + std::to_string(rank) + " late", first_ns, now_ns,
-                {{"step", static_cast<std::int64_t>(record.step)}, {"rank", rank}});
+    const auto number = static_cast<std::int64_t>(record.step);
+    const trace_row row{trace_track::rank, record.replica, rank};
+    const std::uint64_t begin = now_ns - std::min(now_ns, times.step_ns);
+    file_->span(row, kind_of(record), begin, now_ns, {{"step", number}, {"late_ns", static_cast<std::int64_t>(times.lag_ns)}});
+    const std::uint64_t moving = begin + times.wait_ns;
+    if (times.wait_ns > 0) file_->span(row, "waiting for peers (sum)", begin, moving);
+    if (times.move_ns > 0) file_->span(row, "in collectives (sum)", moving, moving + times.move_ns);
+    if (times.lag_ns == 0) return;
+    file_->span({trace_track::late, record.replica}, "rank " + std::to_string(rank) + " late", now_ns - times.lag_ns, now_ns,
+                {{"step", number}, {"rank", rank}});
   });
 }
 

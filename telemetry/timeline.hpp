@@ -13,6 +13,7 @@
 
 #include "core/ids.hpp"
 #include "core/step.hpp"
+#include "telemetry/group_shape.hpp"
 #include "telemetry/step_gaps.hpp"
 #include "telemetry/trace_file.hpp"
 
@@ -35,18 +36,21 @@ struct request_moments {
   std::uint64_t first_token_ns = 0;
 };
 
+// "attention input" and the like.
+const char* name_of(kernel_group group);
+
 // Rows and tokens of a plan's items.
 void count_items(const step_plan& plan, step_record& into);
 
 class timeline {
  public:
-  explicit timeline(std::int32_t replicas = 1); // counts, and writes nothing
+  explicit timeline(group_shape shape = {}); // counts, and writes nothing
   // Throws std::runtime_error when the file cannot be made.
-  explicit timeline(const std::filesystem::path& trace, std::int32_t replicas = 1);
+  explicit timeline(const std::filesystem::path& trace, group_shape shape = {});
 
   void step(const step_record& record, const stage_times& times) noexcept;
-  // `rank` answered the step at `now_ns`, after another rank at `first_ns`.
-  void rank_late(const step_record& record, std::int32_t rank, std::uint64_t first_ns, std::uint64_t now_ns) noexcept;
+  // `rank`, of a group of several, answered the step at `now_ns`.
+  void rank_step(const step_record& record, std::int32_t rank, const rank_times& times, std::uint64_t now_ns) noexcept;
   void first_token(request_id id, const request_moments& moments) noexcept;
   // `how`: stop, length, or why it failed. `now_ns` is its end.
   void ended(request_id id, const request_moments& moments, std::uint64_t now_ns, std::int64_t output_tokens,

@@ -31,20 +31,30 @@ constexpr std::array<const char*, 6> kTrackNames = {"prepare",
                                                     "kernel groups of a step (sums)",
                                                     "idle between decode steps",
                                                     "deliver",
-                                                    "ranks that answered later than the first"};
+                                                    "ranks that answered later than the first of their stage"};
 
-std::int32_t row_number(trace_row row) {
-  return row.replica * static_cast<std::int32_t>(kTrackNames.size()) + static_cast<std::int32_t>(row.track);
+std::int32_t rows_of_ranks(const group_shape& shape) { return shape.ranks > 1 ? shape.ranks : 0; }
+
+std::int32_t row_number(const group_shape& shape, trace_row row) {
+  const std::int32_t each = static_cast<std::int32_t>(kTrackNames.size()) + rows_of_ranks(shape);
+  return row.replica * each + static_cast<std::int32_t>(row.track) + (row.track == trace_track::rank ? row.rank : 0);
 }
 
-std::string track_names(std::int32_t replicas) {
+std::string row_name(std::int32_t number, const std::string& name) {
+  const std::string id = std::to_string(number);
+  return ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"name\":\"" + name + "\"}}" +
+         ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"sort_index\":" + id + "}}";
+}
+
+std::string row_names(const group_shape& shape) {
   std::string out = R"({"ph":"M","name":"process_name","pid":1,"args":{"name":"troupe"}})";
-  for (std::int32_t replica = 0; replica < replicas; ++replica) {
+  for (std::int32_t replica = 0; replica < shape.replicas; ++replica) {
+    const std::string whose = shape.replicas > 1 ? "replica " + std::to_string(replica) + ": " : std::string();
     for (std::size_t i = 0; i < kTrackNames.size(); ++i) {
-      const std::string id = std::to_string(row_number({static_cast<trace_track>(i + 1), replica}));
-      const std::string name = (replicas > 1 ? "replica " + std::to_string(replica) + ": " : std::string()) + kTrackNames[i];
-      out += ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"name\":\"" + name + "\"}}";
-      out += ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":1,\"tid\":" + id + ",\"args\":{\"sort_index\":" + id + "}}";
+      out += row_name(row_number(shape, {static_cast<trace_track>(i + 1), replica}), whose + kTrackNames[i]);
+    }
+    for (std::int32_t rank = 0; rank < rows_of_ranks(shape); ++rank) {
+      out += row_name(row_number(shape, {trace_track::rank, replica, rank}), whose + "rank " + std::to_string(rank));
     }
   }
   return out;
@@ -64,8 +74,8 @@ bool write_all(int file, std::string_view text, std::size_t at) {
 } // namespace
 
 trace_file::trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary, trace_limits limits,
-                       std::int32_t replicas)
-    : path_(path), summary_(std::move(summary)), limits_(limits), origin_ns_(now_ns()) {
+                       group_shape shape)
+    : path_(path), summary_(std::move(summary)), limits_(limits), shape_(shape), origin_ns_(now_ns()) {
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw std::runtime_error("--trace: " + path.string() + " cannot be written: " + std::strerror(errno));
   if (!write_all(file_, kBegin, 0)) {
@@ -74,7 +84,7 @@ trace_file::trace_file(const std::filesystem::path& path, std::function<std::str
     throw std::runtime_error("--trace: " + path.string() + " cannot be written: " + reason);
   }
   size_ = kBegin.size();
-  write_out(track_names(replicas));
+  write_out(row_names(shape));
   writer_ = std::jthread([this] { run(); });
 }
 
@@ -90,7 +100,7 @@ trace_file::~trace_file() {
 
 void trace_file::span(trace_row row, std::string_view name, std::uint64_t begin_ns, std::uint64_t end_ns, arguments args) {
   const std::uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 0;
-  add("\"ph\":\"X\",\"tid\":" + std::to_string(row_number(row)), name, begin_ns, ",\"dur\":" + microseconds(length), args);
+  add("\"ph\":\"X\",\"tid\":" + std::to_string(row_number(shape_, row)), name, begin_ns, ",\"dur\":" + microseconds(length), args);
 }
 
 void trace_file::phase(std::uint64_t id, std::string_view name, bool begins, std::uint64_t at_ns, arguments args) {

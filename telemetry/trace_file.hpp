@@ -16,14 +16,17 @@
 #include <thread>
 #include <utility>
 
+#include "telemetry/group_shape.hpp"
+
 namespace troupe::telemetry {
 
-// Rows of the picture, from the top; each replica has its own.
-enum class trace_track : std::uint8_t { prepare = 1, compute, groups, idle, deliver, ranks };
+// Rows of the picture, from the top; each replica has its own. Where a replica has several ranks, each has a row behind them.
+enum class trace_track : std::uint8_t { prepare = 1, compute, groups, idle, deliver, late, rank };
 
 struct trace_row {
   trace_track track = trace_track::prepare;
   std::int32_t replica = 0;
+  std::int32_t rank = 0; // of trace_track::rank
 };
 
 struct trace_limits {
@@ -43,7 +46,7 @@ class trace_file {
   // number of events dropped.
   // Throws std::runtime_error when the file cannot be made.
   explicit trace_file(const std::filesystem::path& path, std::function<std::string(std::uint64_t)> summary = {}, trace_limits limits = {},
-                      std::int32_t replicas = 1);
+                      group_shape shape = {});
   ~trace_file();
   trace_file(const trace_file&) = delete;
   trace_file& operator=(const trace_file&) = delete;
@@ -68,6 +71,7 @@ class trace_file {
   const std::filesystem::path path_;
   const std::function<std::string(std::uint64_t)> summary_;
   const trace_limits limits_;
+  const group_shape shape_;
   const std::uint64_t origin_ns_;
   int file_ = -1;
   std::size_t size_ = 0; // of the file without its end; the writer's

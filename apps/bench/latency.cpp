@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <stdexcept>
 
 #include "apps/bench/text.hpp"
@@ -36,6 +37,31 @@ std::string cell(std::optional<double> x, const char* pattern) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), pattern, *x);
   return text.data();
+}
+
+// Means over `count` of the sums over `steps`.
+split_times split_of(const std::vector<const driven_step*>& steps, double count) {
+  split_times split;
+  std::map<kernel_group, double> groups;
+  const double unit = 1e-9 / std::max(1.0, count);
+  for (const driven_step* step : steps) {
+    split.compute += static_cast<double>(step->times.compute_ns) * unit;
+    split.collective_wait += static_cast<double>(step->times.collective_wait_ns) * unit;
+    split.collective_move += static_cast<double>(step->times.collective_move_ns) * unit;
+    for (const group_time& g : step->times.groups) groups[g.group] += static_cast<double>(g.ns) * unit;
+  }
+  for (const auto& [group, mean] : groups) split.groups.emplace_back(telemetry::name_of(group), mean);
+  return split;
+}
+
+value split_json(const split_times& split) {
+  value_object out, groups;
+  out.set("compute_ms", split.compute * 1e3);
+  out.set("collective_wait_ms", split.collective_wait * 1e3);
+  out.set("collective_move_ms", split.collective_move * 1e3);
+  for (const auto& [name, mean] : split.groups) groups.set(name, mean * 1e3);
+  out.set("groups_ms", std::move(groups));
+  return out;
 }
 
 double seconds(std::uint64_t from, std::uint64_t to) { return static_cast<double>(to - from) * 1e-9; }
@@ -73,10 +99,12 @@ decode_figures measure_decode(step_driver& driver, telemetry::timeline& timeline
   decode_figures f;
   f.batch = batch;
   std::vector<double> samples, compute;
+  std::vector<const driven_step*> steps;
   double context = 0;
   for (const decode_interval& i : intervals) {
     samples.push_back(i.ms * 1e-3);
-    compute.push_back(static_cast<double>(i.step->compute_ns) * 1e-9);
+    compute.push_back(static_cast<double>(i.step->times.compute_ns) * 1e-9);
+    steps.push_back(i.step);
     double kv = 0;
     for (const std::int32_t position : i.step->decode_positions) {
       kv += static_cast<double>(cost.kv_bytes(position));
@@ -85,6 +113,7 @@ decode_figures measure_decode(step_driver& driver, telemetry::timeline& timeline
     f.bytes += static_cast<double>(cost.weight_bytes()) + kv;
   }
   const auto count = static_cast<double>(intervals.size());
+  f.split = split_of(steps, count);
   f.context = context / count / batch;
   f.bytes /= count;
   f.fastest = *std::min_element(samples.begin(), samples.end());
@@ -101,11 +130,17 @@ prefill_figures measure_prefill(step_driver& driver, const latency_options& o, s
   f.linear_flops = cost.linear_flops(prompt);
   f.attention_flops = cost.attention_flops(prompt);
   std::vector<double> samples;
+  std::vector<driven_step> steps;
   for (std::int32_t i = 0; i <= o.repeats; ++i) {
     const auto prompts = random_prompts(1, prompt, driver.info().vocab_size, o.seed + static_cast<std::uint64_t>(i));
     const driven_run run = driver.run(prompts, {1, o.plans_in_flight, std::nullopt});
-    if (i > 0) samples.push_back(seconds(run.begin_ns, run.first_token_ns.front()));
+    if (i == 0) continue;
+    samples.push_back(seconds(run.begin_ns, run.first_token_ns.front()));
+    steps.insert(steps.end(), run.steps.begin(), run.steps.end());
   }
+  std::vector<const driven_step*> all;
+  for (const driven_step& step : steps) all.push_back(&step);
+  f.split = split_of(all, o.repeats);
   f.first_token = summarize(std::move(samples));
   return f;
 }
@@ -122,6 +157,17 @@ std::optional<double> over_floor(const decode_figures& f, const rate_ceilings& c
 std::optional<double> matmul_share(const prefill_figures& f, const rate_ceilings& c) {
   if (c.matmul_flops_per_second <= 0 || f.first_token.median <= 0) return std::nullopt;
   return (f.linear_flops + f.attention_flops) / f.first_token.median / c.matmul_flops_per_second;
+}
+
+value splits_json(std::int32_t rank, const latency_figures& figures) {
+  value_object out;
+  value_array decode, prefill;
+  for (const decode_figures& f : figures.decode) decode.push_back(split_json(f.split));
+  for (const prefill_figures& f : figures.prefill) prefill.push_back(split_json(f.split));
+  out.set("rank", std::int64_t{rank});
+  out.set("decode", std::move(decode));
+  out.set("prefill", std::move(prefill));
+  return out;
 }
 
 value_array decode_json(const std::vector<decode_figures>& figures, const rate_ceilings& ceilings) {
@@ -142,6 +188,7 @@ value_array decode_json(const std::vector<decode_figures>& figures, const rate_c
     o.set("over_floor", number(over_floor(f, ceilings)));
     o.set("tokens_per_second", f.batch / f.step.median);
     o.set("idle_share", f.idle_share);
+    o.set("split", split_json(f.split));
     out.emplace_back(std::move(o));
   }
   return out;
@@ -159,6 +206,7 @@ value_array prefill_json(const std::vector<prefill_figures>& figures, const rate
     o.set("linear_flops", f.linear_flops);
     o.set("attention_flops", f.attention_flops);
     o.set("matmul_share", number(matmul_share(f, ceilings)));
+    o.set("split", split_json(f.split));
     out.emplace_back(std::move(o));
   }
   return out;

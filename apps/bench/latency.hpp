@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/bench/machine.hpp"
@@ -25,12 +26,20 @@ struct latency_options {
   std::uint64_t seed = 1;
 };
 
+// Where a step's compute went, seconds, in the mean over steps. Kernel groups as far as the device tells them apart.
+struct split_times {
+  double compute = 0;
+  double collective_wait = 0, collective_move = 0;
+  std::vector<std::pair<std::string, double>> groups; // in the order of kernel_group
+};
+
 struct decode_figures {
   std::int32_t batch = 0;
   double context = 0; // mean of tokens that a row saw
   summary step;       // seconds between results
   double fastest = 0; // seconds
   double compute_median = 0;
+  split_times split;
   double bytes = 0; // of weights and KV that a step must read, in the mean
   double idle_share = 0;
 };
@@ -38,6 +47,7 @@ struct decode_figures {
 struct prefill_figures {
   std::int32_t prompt = 0;
   summary first_token; // seconds from admission to the first token's arrival
+  split_times split;   // of the whole prompt's steps together
   double linear_flops = 0, attention_flops = 0;
 };
 
@@ -66,6 +76,8 @@ std::optional<double> over_floor(const decode_figures& figures, const rate_ceili
 // Share of the matmul ceiling that the prefill reached by its median.
 std::optional<double> matmul_share(const prefill_figures& figures, const rate_ceilings& ceilings);
 
+// {"rank", "decode": [..], "prefill": [..]}: the split of each measured batch and prompt, as a rank that prints nothing has it.
+value splits_json(std::int32_t rank, const latency_figures& figures);
 value_array decode_json(const std::vector<decode_figures>& figures, const rate_ceilings& ceilings);
 value_array prefill_json(const std::vector<prefill_figures>& figures, const rate_ceilings& ceilings);
 std::string latency_table(const latency_figures& figures, const rate_ceilings& ceilings);

@@ -122,7 +122,7 @@ void step_driver::absorb(driven_run& run, arrival done) {
   if (const auto* failed = std::get_if<step_failure>(&done.outcome)) throw std::runtime_error(failed->reason);
   const auto& result = std::get<step_result>(done.outcome);
   ended.record.result_ns = ended.step.delivered_ns = done.at_ns;
-  ended.step.compute_ns = result.times.compute_ns;
+  ended.step.times = result.times;
   timeline_.step(ended.record, result.times);
   run.steps.push_back(std::move(ended.step));
   for (sequence_update& update : scheduler_.apply(result, done.at_ns)) {

@@ -20,7 +20,7 @@ namespace troupe::bench {
 struct driven_step {
   std::uint64_t submitted_ns = 0;
   std::uint64_t delivered_ns = 0;
-  std::uint64_t compute_ns = 0; // as the device says
+  stage_times times; // as the device says
   std::int64_t decode_rows = 0;
   std::int64_t prefill_tokens = 0;
   std::vector<std::int32_t> decode_positions; // of its decode rows

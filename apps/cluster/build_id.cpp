@@ -4,7 +4,10 @@
 #include <link.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+
+#include "core/hex.hpp"
 
 namespace troupe::apps {
 
@@ -21,13 +24,8 @@ std::string find_in(const char* notes, std::size_t size) {
     if (whole > size) return {};
     const char* const name = notes + sizeof head;
     if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
-      std::string text;
-      for (std::size_t i = 0; i < head.n_descsz; ++i) {
-        const auto byte = static_cast<unsigned char>(name[padded(head.n_namesz) + i]);
-        text += "0123456789abcdef"[byte >> 4];
-        text += "0123456789abcdef"[byte & 15];
-      }
-      return text;
+      const char* const id = name + padded(head.n_namesz);
+      return hex_of({reinterpret_cast<const std::uint8_t*>(id), head.n_descsz});
     }
     notes += whole;
     size -= whole;

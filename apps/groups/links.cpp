@@ -10,18 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/hex.hpp"
 #include "models/group_executor.hpp"
 
 namespace troupe::apps {
 
-std::string to_text(const tcp_address& address) {
-  std::string text = address.host + " " + std::to_string(address.port) + " ";
-  for (const std::uint8_t byte : address.token) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
+std::string to_text(const tcp_address& address) { return address.host + " " + std::to_string(address.port) + " " + hex_of(address.token); }
 
 tcp_address parse_tcp_address(const std::string& text) {
   std::istringstream in(text);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/hex.hpp"
 #include "device/cuda/check.hpp"
 #include "device/cuda/driver_calls.hpp"
 
@@ -13,11 +14,7 @@ namespace troupe::cuda {
 std::string device_uuid(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  std::string text = "GPU-";
-  for (const char byte : properties.uuid.bytes) {
-    for (const int shift : {4, 0}) text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> shift & 0xF];
-  }
-  return text;
+  return "GPU-" + hex_of({reinterpret_cast<const std::uint8_t*>(properties.uuid.bytes), sizeof properties.uuid.bytes});
 }
 
 std::size_t kept_size(std::size_t bytes, int device) { return shareable_size(bytes, device); }

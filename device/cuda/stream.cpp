@@ -21,6 +21,10 @@ event& event::operator=(event&& other) noexcept {
 
 void event::record(const stream& on) { check(cudaEventRecord(handle_, on.handle()), "cudaEventRecord"); }
 
+void event::record_in_graph(const stream& on) {
+  check(cudaEventRecordWithFlags(handle_, on.handle(), cudaEventRecordExternal), "cudaEventRecordWithFlags");
+}
+
 bool event::reached() const {
   const cudaError_t status = cudaEventQuery(handle_);
   if (status == cudaErrorNotReady) return false;

@@ -22,6 +22,8 @@ class event {
 
   event_handle handle() const { return handle_; }
   void record(const stream& on);
+  // While a graph is being captured from `on`: each launch of the graph records it, and a later launch anew.
+  void record_in_graph(const stream& on);
   bool reached() const; // what was recorded last is done; true when nothing was
   void wait() const;    // blocks this thread until then
 

@@ -7,9 +7,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <random>
 #include <stdexcept>
 #include <thread>
+
+#include "core/hex.hpp"
 
 namespace troupe::keeper {
 namespace {
@@ -58,18 +59,7 @@ void take_files(msghdr& received, packet& into) {
 
 } // namespace
 
-address random_address() {
-  std::random_device source;
-  const auto word = [&source] {
-    std::string text;
-    for (int i = 0; i < 4; ++i) {
-      const auto bits = static_cast<std::uint32_t>(source());
-      for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[(bits >> shift) & 0xF];
-    }
-    return text;
-  };
-  return {"troupe-keeper-" + word(), word()};
-}
+address random_address() { return {"troupe-keeper-" + random_hex(16), random_hex(16)}; }
 
 file_descriptor listen_at(const std::string& name) {
   const socket_name at = abstract(name);

@@ -165,7 +165,7 @@ class fake_rank final : public step_executor {
     try {
       barrier_->pass(static_cast<std::int64_t>(plan.step));
     } catch (const missed_peer& e) {
-      return deliver(step_failure{e.what(), true});
+      return deliver(step_failure{e.what(), true, collective_fault::deadline});
     }
     if (strikes(faults_->late_in)) faults_->hang();
     inner_.submit(plan, [&](step_outcome outcome) {

@@ -85,7 +85,9 @@ TEST_F(protocol_test, a_rank_and_its_answers_arrive_as_they_were_sent) {
   EXPECT_EQ(place.size, 4);
   EXPECT_EQ(place.generation, 1ULL << 60);
   EXPECT_EQ(place.rendezvous, "127.0.0.1 4711");
-  const auto failed = over_the_wire(actors::step_failed{3, 1, "late", true});
+  const auto failed = over_the_wire(actors::step_failed{3, 1, "late", true, collective_fault::peer_lost});
+  EXPECT_EQ(failed.collective, collective_fault::peer_lost);
+  EXPECT_EQ(over_the_wire(actors::step_failed{3, 1, "late", false, {}}).collective, std::nullopt);
   EXPECT_EQ(failed.rank, 1);
   EXPECT_EQ(failed.reason, "late");
   EXPECT_TRUE(failed.by_peer);

@@ -114,6 +114,8 @@ TEST_P(serving_ranks_test, a_rank_that_stands_still_is_missed_by_the_others) {
   expect_texts(40);
   EXPECT_EQ(metric("troupe_group_restarts_total"), 1) << log();
   EXPECT_NE(log().find("in time"), std::string::npos) << log();
+  EXPECT_EQ(metric("troupe_collective_faults_total", "deadline"), 1) << "once, however many ranks tell of it";
+  EXPECT_EQ(metric("troupe_collective_faults_total", "peer_lost"), 0);
 }
 
 TEST_P(serving_group_test, a_rank_that_stands_still_while_all_wait_is_noticed_by_the_step_deadline) {
@@ -149,6 +151,15 @@ TEST_F(serving_stages_test, a_stage_that_still_works_on_an_earlier_plan_is_not_l
   submit_texts(1, 10);
   expect_texts(10);
   EXPECT_EQ(metric("troupe_group_restarts_total"), 0) << log();
+}
+
+TEST_F(serving_stages_test, stages_are_not_late_against_each_other) {
+  options.stages = 2;
+  start_stages({}, fake_stage::durations(20, 10ms)); // the first answers each plan some 10 ms before the last
+  submit_texts(1, 10);
+  expect_texts(10);
+  EXPECT_GE(rank_metric("troupe_rank_step_seconds_sum", 1), 0.09);
+  EXPECT_EQ(rank_metric("troupe_rank_lag_seconds_total", 0) + rank_metric("troupe_rank_lag_seconds_total", 1), 0);
 }
 
 TEST_P(serving_group_test, a_slow_rank_is_told_and_not_replaced) {
@@ -197,6 +208,7 @@ TEST_P(serving_group_test, a_rank_that_does_not_start_again_is_tried_again) {
   submit_texts(4, 40);
   expect_texts(40);
   EXPECT_EQ(metric("troupe_group_restarts_total"), 3) << log();
+  EXPECT_EQ(metric("troupe_group_failed_starts_total"), 2) << log();
   EXPECT_NE(log().find("does not start"), std::string::npos) << log();
 }
 

@@ -89,7 +89,8 @@ TEST_F(serving_trace_test, ends_say_how_and_a_lost_device_is_marked) {
   ASSERT_TRUE(cancelled->wait());
   faults->open_gate();
   auto trace = events();
-  EXPECT_EQ(trace["i:device lost"].size(), 1U);
+  EXPECT_EQ(trace["i:device lost, epoch 2"].size(), 1U);
+  EXPECT_EQ(trace["i:device up again, epoch 2"].size(), 1U);
   EXPECT_EQ(trace["n:finished: length"].size() + trace["n:finished: stop"].size(), 1U);
 }
 

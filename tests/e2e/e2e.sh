@@ -32,6 +32,7 @@ case $2 in
   trace) python3 trace.py "$troupe" "$model" ;;
   benches) python3 benches.py "$troupe" ;;
   pair_benches) python3 pair_benches.py "$troupe" ;;
+  scaling_benches) python3 scaling_benches.py "$troupe" ;;
   inspect) "$troupe" inspect "$model" | grep -q Q4_1 ;;
   *) echo "no test named $2" >&2; exit 2 ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Strikes one rank of a group of CPU devices in mid-stream, again and again, and measures what clients and operators see of it.
+"""Strikes one rank of a group of devices in mid-stream, again and again, and measures what clients and operators see of it.
 
 Prints a Markdown table: how long until the server says that the group is lost, how long until the next token, requests lost, and tokens that
 differ from an undisturbed run. With --check it fails where the promises of docs/reliability.md are broken.

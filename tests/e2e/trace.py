@@ -84,6 +84,22 @@ def serve_in_a_child(program, model, folder):
     check_phases(trace, ["length"])
 
 
+def serve_in_a_group(program, model, folder):
+    """Each rank has a row: its part of each step, with the waiting in it."""
+    path = folder / "group.json"
+    with Server(program, model, "--max-model-len", "512", "--tp", "3", "--trace", str(path)) as server:
+        server.post("/v1/completions", {"prompt": "One", "max_tokens": 8, "ignore_eos": True})
+        assert server.metric("troupe_rank_collective_wait_seconds_total") > 0 and server.metric("troupe_collective_faults_total") == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    for rank in range(3):
+        mine = [e for e in events if e["ph"] == "X" and rows[e["tid"]] == f"rank {rank}"]
+        steps = [e for e in mine if "late_ns" in e.get("args", {})]
+        waits = [e for e in mine if e["name"] == "waiting for peers (sum)"]
+        assert len(steps) >= 8 and waits, (rank, mine)
+        assert sum(e["dur"] for e in waits) < sum(e["dur"] for e in steps), (waits, steps)
+
+
 def run_killed(program, model, folder):
     path = folder / "run.json"
     command = [program, "run", model, "1 2 3 4 5 6 7 8 9 10 11 12 13 14", "--raw", "--max-tokens", "2000", "--trace", str(path)]
@@ -108,6 +124,7 @@ def main():
         folder = pathlib.Path(name)
         serve(program, model, folder)
         serve_in_a_child(program, model, folder)
+        serve_in_a_group(program, model, folder)
         run_killed(program, model, folder)
         refused(program, model)
     print("traces are whole")

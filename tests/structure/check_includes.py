@@ -19,7 +19,7 @@ RULES = {
     "transport/collective": ({"core", "device"}, {"nccl", "cuda"}),
     "models": ({"core", "device", "kernels", "transport/collective"}, set()),
     "transport/http": ({"core"}, {"boost"}),
-    "transport/cluster": (set(), {"boost", "openssl"}),
+    "transport/cluster": ({"core"}, {"boost", "openssl"}),
     "telemetry": ({"core"}, {"prometheus"}),
     "actors": ({"core", "tokenizer", "kvcache", "scheduler", "telemetry"}, {"caf"}),
     "apps": (None, {"CLI", "spdlog", "boost"}),  # None: all

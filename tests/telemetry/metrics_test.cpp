@@ -49,6 +49,8 @@ TEST(Metrics, GroupsAndRanksHaveSeriesOfTheirOwnAndSumUpInTheRest) {
   subject.set_engine(1, {5, 0, 10, 1, 0});
   subject.set_group(1, true, 4);
   subject.group_restarted(1);
+  subject.start_failed(1);
+  subject.collective_failed(1, collective_fault::peer_lost);
   subject.moved(2);
   subject.rank_step(1, 2, {2 * ms, 1 * ms, 500'000, 250'000});
   const auto text = read_exposition(subject.render());
@@ -59,6 +61,10 @@ TEST(Metrics, GroupsAndRanksHaveSeriesOfTheirOwnAndSumUpInTheRest) {
   EXPECT_EQ(text.at("troupe_group_up{model=\"tiny\",replica=\"1\"}"), 1);
   EXPECT_EQ(text.at("troupe_group_epoch{model=\"tiny\",replica=\"1\"}"), 4);
   EXPECT_EQ(text.at("troupe_group_restarts_total{model=\"tiny\",replica=\"1\"}"), 1);
+  EXPECT_EQ(text.at("troupe_group_failed_starts_total{model=\"tiny\",replica=\"1\"}"), 1);
+  EXPECT_EQ(text.at("troupe_collective_faults_total{fault=\"peer_lost\",model=\"tiny\",replica=\"1\"}"), 1);
+  EXPECT_EQ(text.at("troupe_collective_faults_total{fault=\"deadline\",model=\"tiny\",replica=\"1\"}"), 0);
+  EXPECT_EQ(text.at("troupe_collective_faults_total{fault=\"peer_lost\",model=\"tiny\",replica=\"0\"}"), 0);
   EXPECT_EQ(text.at("troupe_device_restarts_total{model=\"tiny\"}"), 1);
   EXPECT_EQ(text.at("troupe_moved_sequences_total{model=\"tiny\"}"), 2);
   const std::string rank = "{model=\"tiny\",rank=\"2\",replica=\"1\"}";
@@ -70,7 +76,8 @@ TEST(Metrics, GroupsAndRanksHaveSeriesOfTheirOwnAndSumUpInTheRest) {
   subject.rank_step(2, 0, {});
   subject.rank_step(0, 3, {});
   subject.set_group(-1, true, 0);
-  EXPECT_EQ(read_exposition(subject.render()).at("troupe_invalid_statistics_total"), 3);
+  subject.collective_failed(0, static_cast<collective_fault>(collective_faults));
+  EXPECT_EQ(read_exposition(subject.render()).at("troupe_invalid_statistics_total"), 4);
 }
 
 TEST(Metrics, SeriesDoNotAppearLater) {

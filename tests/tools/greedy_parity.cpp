@@ -1,10 +1,16 @@
-// Greedy tokens of a real checkpoint on the GPU and on the CPU with weights as floats; where they part, by what margin. Exits with 1 where
-// a margin is no near tie. Usage: greedy_parity MODEL PROMPTS TOKENS [bf16|f16], a prompt a line.
+// Greedy tokens of a real checkpoint on the GPU, in the default and in the batch-invariant mode, and on the CPU with weights as floats;
+// where they part, by what margin. The batch-invariant mode must also give each prompt alone what it gives it beside the others, bit for
+// bit, and so again when its own tokens come back as a prompt. Exits with 1 where a margin is no near tie or a bit differs. Usage:
+// greedy_parity MODEL PROMPTS TOKENS [bf16|f16] [GPUS that share each layer], a prompt a line.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <future>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -12,6 +18,7 @@
 #include "models/checkpoint.hpp"
 #include "models/cpu_executor.hpp"
 #include "models/gpu_executor.hpp"
+#include "models/group_executor.hpp"
 #include "models/widened_weights.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -33,11 +40,12 @@ step_result compute(step_executor& executor, const step_plan& plan) {
   return std::get<step_result>(std::move(outcome));
 }
 
-// All prompts together, a prompt a step, then decodes.
+// All prompts together, a prompt a step, then decodes. A plan's epoch is above those of calls before.
 std::vector<continuation> continue_all(step_executor& executor, const std::vector<tokens>& prompts, std::size_t count) {
   std::vector<continuation> out(prompts.size());
   step_plan plan;
-  plan.epoch = 1;
+  static epoch_number epoch = 0;
+  plan.epoch = ++epoch;
   block_id next_block = 0;
   sampling_params greedy;
   greedy.temperature = 0;
@@ -92,13 +100,53 @@ bool compare(std::size_t index, const continuation& gpu, const continuation& cpu
                 gpu.drawn[i], cpu.drawn[i], static_cast<double>(margin), close ? " (near tie)" : "");
     return close;
   }
-  std::printf("prompt %2zu: %zu tokens equal\n", index, cpu.drawn.size());
   return true;
+}
+
+bool compare_all(const char* mode, const std::vector<continuation>& gpu, const std::vector<continuation>& cpu, float near_tie) {
+  bool good = true;
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < cpu.size(); ++i) {
+    good = compare(i, gpu[i], cpu[i], near_tie) && good;
+    equal += gpu[i].drawn == cpu[i].drawn ? 1 : 0;
+  }
+  std::printf("%s: %zu of %zu prompts equal the CPU's over %zu tokens\n", mode, equal, cpu.size(), cpu.at(0).drawn.size());
+  return good;
+}
+
+// Each prompt alone, and its first half of drawn tokens once more as a part of the prompt, against what it got beside the others.
+bool depend_on_themselves_alone(step_executor& executor, const std::vector<tokens>& prompts, const std::vector<continuation>& together) {
+  std::size_t differing = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const continuation& right = together[i];
+    const std::size_t count = right.drawn.size(), half = count / 2;
+    tokens replayed = prompts[i];
+    replayed.insert(replayed.end(), right.drawn.begin(), right.drawn.begin() + static_cast<std::ptrdiff_t>(half));
+    const continuation alone = continue_all(executor, {prompts[i]}, count).at(0);
+    const continuation rest = continue_all(executor, {replayed}, count - half).at(0);
+    const bool same = alone.drawn == right.drawn && alone.scores == right.scores &&
+                      std::equal(rest.drawn.begin(), rest.drawn.end(), right.drawn.begin() + static_cast<std::ptrdiff_t>(half)) &&
+                      std::equal(rest.scores.begin(), rest.scores.end(), right.scores.begin() + static_cast<std::ptrdiff_t>(half));
+    if (!same) std::printf("prompt %2zu: alone, or replayed, it is told something else than beside the others\n", i);
+    differing += same ? 0 : 1;
+  }
+  std::printf("batch-invariant: %zu of %zu prompts are told the same alone, beside the others and replayed, bit for bit\n",
+              prompts.size() - differing, prompts.size());
+  return differing == 0;
+}
+
+std::unique_ptr<step_executor> make_on_gpus(const model_weights& weights, gpu_executor_options options, int gpus) {
+  if (gpus == 1) return make_gpu_executor(weights, options);
+  return make_group_executor(make_local_ranks(gpus, 1, std::chrono::seconds(60)), [&, options](const rank_context& rank) {
+    gpu_executor_options own = options;
+    own.device = rank.tp_rank;
+    return make_gpu_executor(weights, own, join_gpus(rank, rank.tp_rank, std::chrono::seconds(20)));
+  });
 }
 
 int run(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: greedy_parity MODEL PROMPTS TOKENS [bf16|f16]\n");
+    std::fprintf(stderr, "usage: greedy_parity MODEL PROMPTS TOKENS [bf16|f16] [GPUS that share each layer]\n");
     return 2;
   }
   const auto source = open_checkpoint(argv[1]);
@@ -107,8 +155,11 @@ int run(int argc, char** argv) {
   std::vector<tokens> prompts;
   std::ifstream file(argv[2]);
   for (std::string line; std::getline(file, line);) prompts.push_back(text->encode(line));
+  if (prompts.empty()) throw std::invalid_argument(std::string(argv[2]) + " holds no prompt");
   const auto count = static_cast<std::size_t>(std::atoi(argv[3]));
   const bool f16 = argc > 4 && std::string(argv[4]) == "f16";
+  const int gpus = argc > 5 ? std::atoi(argv[5]) : 1;
+  const float near_tie = f16 ? 0.05F : 0.25F;
   const model_weights stored = source->load();
   const auto floats = std::make_shared<const model_weights>(widened(stored, static_cast<std::int32_t>(cpu::usable_cores())));
 
@@ -119,14 +170,13 @@ int run(int argc, char** argv) {
   gpu_executor_options on_gpu;
   on_gpu.type = f16 ? dtype::f16 : dtype::bf16;
   on_gpu.max_model_len = 1024;
-  const auto gpu = continue_all(*make_gpu_executor(stored, on_gpu), prompts, count);
-  bool good = !prompts.empty();
-  std::size_t equal = 0;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    good = compare(i, gpu[i], cpu[i], f16 ? 0.05F : 0.25F) && good;
-    equal += gpu[i].drawn == cpu[i].drawn ? 1 : 0;
-  }
-  std::printf("%zu of %zu prompts equal over %zu tokens\n", equal, prompts.size(), count);
+  on_gpu.kv_bytes = std::size_t{1} << 30;
+  bool good = compare_all("default mode", continue_all(*make_on_gpus(stored, on_gpu, gpus), prompts, count), cpu, near_tie);
+  on_gpu.batch_invariant = true;
+  const auto invariant = make_on_gpus(stored, on_gpu, gpus);
+  const auto together = continue_all(*invariant, prompts, count);
+  good = compare_all("batch-invariant", together, cpu, near_tie) && good;
+  good = depend_on_themselves_alone(*invariant, prompts, together) && good;
   return good ? 0 : 1;
 }
 

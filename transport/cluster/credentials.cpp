@@ -39,8 +39,9 @@ bool is_loopback(const std::string& address) {
 
 void check_exposure(const std::string& address, const credentials& who, bool trusted_network) {
   if (who.tls() || trusted_network || is_loopback(address)) return;
-  throw std::invalid_argument(address + " is not loopback, and without certificates a cluster's traffic is open to whoever can listen in or "
-                                        "step between: give --cluster-cert, --cluster-key and --cluster-ca, or say --cluster-insecure-network");
+  throw std::invalid_argument(address +
+                              " is not loopback, and without certificates a cluster's traffic is open to whoever can listen in or "
+                              "step between: give --cluster-cert, --cluster-key and --cluster-ca, or say --cluster-insecure-network");
 }
 
 std::string read_token(const std::filesystem::path& file) {

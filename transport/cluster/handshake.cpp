@@ -3,12 +3,13 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 
+#include <algorithm>
 #include <array>
-#include <span>
 #include <stdexcept>
 #include <vector>
+
+#include "core/hex.hpp"
 
 namespace troupe::cluster {
 
@@ -16,15 +17,6 @@ namespace {
 
 constexpr std::string_view protocol_name = "troupe-cluster";
 constexpr std::string_view protocol_number = "1";
-
-std::string hexadecimal(std::span<const unsigned char> bytes) {
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
 
 std::vector<std::string> words_of(std::string_view line) {
   std::vector<std::string> words;
@@ -47,7 +39,8 @@ std::string fault_of(const std::vector<std::string>& words, std::size_t count) {
 
 std::string prove(const std::string& token, std::string_view who, const std::string& head_nonce, const peer_statement& said) {
   std::string text(who);
-  for (const std::string* part : {&head_nonce, &said.nonce, &said.program.protocol, &said.program.version, &said.program.build, &said.purpose}) {
+  for (const std::string* part :
+       {&head_nonce, &said.nonce, &said.program.protocol, &said.program.version, &said.program.build, &said.purpose}) {
     text += "\n" + *part;
   }
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
@@ -56,16 +49,12 @@ std::string prove(const std::string& token, std::string_view who, const std::str
            digest.data(), &size) == nullptr) {
     throw std::runtime_error("HMAC-SHA256 failed");
   }
-  return hexadecimal({digest.data(), size});
+  return hex_of({digest.data(), size});
 }
 
 } // namespace
 
-std::string random_nonce() {
-  std::array<unsigned char, 16> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) throw std::runtime_error("no random bytes");
-  return hexadecimal(bytes);
-}
+std::string random_nonce() { return random_hex(16); }
 
 std::string head_line(const std::string& nonce) {
   return std::string(protocol_name) + " " + std::string(protocol_number) + " " + nonce + "\n";
@@ -110,8 +99,8 @@ std::string judge(const peer_statement& said, const std::string& token, const st
     return "the node runs another build of Troupe " + own.version + " (" + said.program.build + ") than the cluster (" + own.build + ")";
   }
   if (said.program.protocol != own.protocol) {
-    return "the node speaks protocol " + said.program.protocol + " (Troupe " + said.program.version + "), the cluster " + own.protocol + " (Troupe " +
-           own.version + ")";
+    return "the node speaks protocol " + said.program.protocol + " (Troupe " + said.program.version + "), the cluster " + own.protocol +
+           " (Troupe " + own.version + ")";
   }
   return {};
 }

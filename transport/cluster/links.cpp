@@ -103,7 +103,8 @@ asio::awaitable<void> links::impl::prove(connection& to, std::string purpose) {
   constexpr std::string_view no = "refused ";
   constexpr std::string_view yes = "welcome ";
   if (answer.starts_with(no)) throw refused(answer.substr(no.size()));
-  if (!answer.starts_with(yes) || !same_proof(answer.substr(yes.size()), prove_head(options.who.token, std::get<std::string>(nonce), said))) {
+  if (!answer.starts_with(yes) ||
+      !same_proof(answer.substr(yes.size()), prove_head(options.who.token, std::get<std::string>(nonce), said))) {
     throw refused(head() + " does not know the token of its cluster");
   }
 }

@@ -7,17 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "core/collective_fault.hpp"
 #include "core/dtype.hpp"
 
 namespace troupe {
-
-enum class collective_fault : std::uint8_t {
-  deadline,  // a peer did not come in time: frozen, cut off, or slow
-  peer_lost, // a connection broke
-  aborted,   // abort() was called here or by a peer
-  mismatch,  // the peers called different things, or sizes: a fault in the program
-  failed,    // the library below said so
-};
 
 class collective_error : public std::runtime_error {
  public:

@@ -87,31 +87,34 @@ class gpu_attention_test : public test::gpu_op_test {
   }
 };
 
-TEST_F(gpu_attention_test, equals_the_cpu_over_scattered_poisoned_blocks) {
-  const std::vector<shape> shapes = {{4, 4, 64, 16, 0, 1, {1, 2, 17, 300}}, {9, 3, 64, 16, 0, 4, {1, 15, 16, 33, 511}},
-                                     {32, 8, 128, 16, 0, 8, {1, 1024, 77}}, {16, 2, 128, 32, 0, 4, {200, 31, 32}},
-                                     {18, 1, 64, 48, 0, 2, {100, 3}},       {6, 3, 128, 16, 100, 4, {1, 99, 100, 101, 450}},
-                                     {5, 1, 128, 64, 1, 8, {65, 64, 1}},    {2, 1, 64, 16, 33, 1, {1, 34, 1000}},
-                                     {8, 1, 128, 16, 0, 2, {5000, 130}, 1}, {4, 1, 64, 16, 0, 1, {2500, 4}, 5},
-                                     {32, 8, 64, 16, 0, 16, {1024, 16}, 1}};
+const std::vector<shape> shapes = {{4, 4, 64, 16, 0, 1, {1, 2, 17, 300}}, {9, 3, 64, 16, 0, 4, {1, 15, 16, 33, 511}},
+                                   {32, 8, 128, 16, 0, 8, {1, 1024, 77}}, {16, 2, 128, 32, 0, 4, {200, 31, 32}},
+                                   {18, 1, 64, 48, 0, 2, {100, 3}},       {6, 3, 128, 16, 100, 4, {1, 99, 100, 101, 450}},
+                                   {5, 1, 128, 64, 1, 8, {65, 64, 1}},    {2, 1, 64, 16, 33, 1, {1, 34, 1000}},
+                                   {8, 1, 128, 16, 0, 2, {5000, 130}, 1}, {4, 1, 64, 16, 0, 1, {2500, 4}, 5},
+                                   {32, 8, 64, 16, 0, 16, {1024, 16}, 1}};
+
+class gpu_attention_shape_test : public gpu_attention_test, public ::testing::WithParamInterface<shape> {};
+INSTANTIATE_TEST_SUITE_P(shapes, gpu_attention_shape_test, ::testing::ValuesIn(shapes));
+
+TEST_P(gpu_attention_shape_test, equals_the_cpu_over_scattered_poisoned_blocks) {
+  const shape& s = GetParam();
   for (const dtype type : {dtype::bf16, dtype::f16}) {
-    for (const shape& s : shapes) {
-      SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
-                                        << ", window " << s.window << ", splits " << s.splits);
-      const problem p = make(type, s);
-      const std::vector<float> out = run(type, s, p, 3); // the counters are as before after each call
-      const std::int64_t width = s.heads * s.head_dim;
-      for (std::size_t r = 0; r < s.lengths.size(); ++r) {
-        for (std::int64_t i = 0; i < width + 3; ++i) {
-          const float got = out[r * static_cast<std::size_t>(width + 3) + static_cast<std::size_t>(i)];
-          if (i >= width) {
-            ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
-            continue;
-          }
-          const float right = p.right[r * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)];
-          // The output's rounding, and that of the weights, which add up to 1, over values of about 1.
-          ASSERT_NEAR(got, right, test::unit(type) * (std::abs(right) + 0.5)) << "row " << r << ", element " << i;
+    SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
+                                      << ", window " << s.window << ", splits " << s.splits);
+    const problem p = make(type, s);
+    const std::vector<float> out = run(type, s, p, 3); // the counters are as before after each call
+    const std::int64_t width = s.heads * s.head_dim;
+    for (std::size_t r = 0; r < s.lengths.size(); ++r) {
+      for (std::int64_t i = 0; i < width + 3; ++i) {
+        const float got = out[r * static_cast<std::size_t>(width + 3) + static_cast<std::size_t>(i)];
+        if (i >= width) {
+          ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
+          continue;
         }
+        const float right = p.right[r * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)];
+        // The output's rounding, and that of the weights, which add up to 1, over values of about 1.
+        ASSERT_NEAR(got, right, test::unit(type) * (std::abs(right) + 0.5)) << "row " << r << ", element " << i;
       }
     }
   }

@@ -232,6 +232,21 @@ TEST_F(gpu_elementwise_test, rope_and_kv_write_equal_the_cpu) {
   }
 }
 
+TEST_F(gpu_elementwise_test, parts_are_summed_in_order_and_rounded_once) {
+  for (const dtype type : types) {
+    for (const std::int64_t count : {1, 333, 4096, 70000}) {
+      for (const std::int32_t parts : {1, 2, 3, 8}) {
+        const std::vector<float> values = exact(type, static_cast<std::size_t>(parts * count), 5.0F);
+        const buffer in = upload(narrow(type, values)), y = poisoned_halves(static_cast<std::size_t>(count));
+        gpu::sum_parts(stream(), {type, in.data(), parts, count, y.data(), false});
+        std::vector<float> sums(static_cast<std::size_t>(count));
+        for (std::size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
+        EXPECT_EQ(download<std::uint16_t>(y), narrow(type, sums)) << parts << " parts of " << count;
+      }
+    }
+  }
+}
+
 TEST_F(gpu_elementwise_test, swiglu_equals_the_cpu) {
   for (const dtype type : types) {
     for (const std::int64_t columns : {1, 257, 1536, 2056}) {

@@ -1,116 +1,34 @@
-#include "kernels/linear.hpp"
-
-#include <functional>
-
-#include "core/weight_view.hpp"
 #include "device/cpu/kv_storage.hpp"
 #include "device/cuda/graph.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/linear_gpu.hpp"
-#include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
-#include "tests/kernels/gpu/gpu_testing.hpp"
+#include "tests/kernels/gpu/linear_testing.hpp"
 
 namespace troupe {
 namespace {
 
-struct shape {
-  std::int64_t rows, outputs, columns;
-};
+using test::gpu_linear_path_test;
+using test::gpu_linear_test;
+using shape = test::product_shape;
 
-class gpu_linear_test : public test::gpu_op_test {
- protected:
-  // One product on fresh inputs: what goes to both sides, and the exact answer of the product alone.
-  struct problem {
-    dtype type;
-    shape s;
-    std::vector<float> x, weight, norm, bias, residual;
-    std::vector<float> product; // [rows][outputs], after the norm (when wanted) and with the bias (likewise)
-    std::vector<double> spread; // root of the sum of squares of each product's terms
-    buffer device_weight, device_x, device_norm, device_bias, device_residual, workspace;
-  };
-
-  problem make(dtype type, const shape& s, bool with_norm, bool with_bias) {
-    const auto n = [](std::int64_t a, std::int64_t b) { return static_cast<std::size_t>(a * b); };
-    problem p{type, s, exact(type, n(s.rows, s.columns), 2.0F), exact(type, n(s.outputs, s.columns)), {}, {}, {}, {}, {}, {}, {}, {}, {},
-              {},   {}};
-    p.residual = exact(type, n(s.rows, s.outputs), 10.0F);
-    std::vector<float> in = p.x;
-    if (with_norm) {
-      p.norm = exact(type, n(s.columns, 1));
-      cpu::rms_norm(pool_, {p.x.data(), s.columns, in.data(), s.columns, s.rows, 1, s.columns, p.norm.data(), 1e-5F});
-      p.device_norm = upload(narrow(type, p.norm));
-    }
-    if (with_bias) {
-      p.bias = exact(type, n(s.outputs, 1));
-      p.device_bias = upload(narrow(type, p.bias));
-    }
-    p.product = test::poisoned(n(s.rows, s.outputs));
-    const weight_view view{dtype::f32, s.outputs, s.columns, reinterpret_cast<const std::byte*>(p.weight.data())};
-    cpu::linear_reference(view, with_bias ? p.bias.data() : nullptr, in.data(), s.rows, p.product.data());
-    p.spread = spread_of(p, in);
-    p.device_weight = upload(narrow(type, p.weight));
-    if (const std::size_t bytes = gpu::linear_workspace(static_cast<std::int32_t>(s.rows), s.columns); bytes > 0) {
-      p.workspace = upload(std::vector<std::byte>(bytes, std::byte{0xff}));
-    }
-    p.device_x = upload(narrow(type, p.x));
-    p.device_residual = upload(narrow(type, p.residual));
-    return p;
-  }
-
-  static std::vector<double> spread_of(const problem& p, const std::vector<float>& in) {
-    std::vector<double> spread;
-    for (std::int64_t r = 0; r < p.s.rows; ++r) {
-      for (std::int64_t o = 0; o < p.s.outputs; ++o) {
-        double sum = 0;
-        for (std::int64_t c = 0; c < p.s.columns; ++c) {
-          const double term = static_cast<double>(in[static_cast<std::size_t>(r * p.s.columns + c)]) *
-                              static_cast<double>(p.weight[static_cast<std::size_t>(o * p.s.columns + c)]);
-          sum += term * term;
-        }
-        spread.push_back(std::sqrt(sum));
-      }
-    }
-    return spread;
-  }
-
-  static gpu::linear_args args_of(const problem& p, std::byte* y, std::int64_t y_stride) {
-    gpu::linear_args args;
-    args.type = p.type;
-    args.weight = p.device_weight.data();
-    args.workspace = p.workspace.data();
-    args.out_rows = p.s.outputs;
-    args.columns = p.s.columns;
-    args.x = p.device_x.data();
-    args.x_stride = p.s.columns;
-    args.rows = static_cast<std::int32_t>(p.s.rows);
-    args.norm_weight = p.device_norm.data();
-    args.epsilon = 1e-5F;
-    args.bias = p.device_bias.data();
-    args.y = y;
-    args.y_stride = y_stride;
-    return args;
-  }
-
-  // What a term's rounding to 16 bits does to a sum (only with a norm, whose result is rounded before it is multiplied), at 5 sigma.
-  static double allowed(const problem& p, std::size_t i) { return (p.norm.empty() ? 2e-5 : 2.0 * test::unit(p.type)) * p.spread[i]; }
-};
+INSTANTIATE_TEST_SUITE_P(rows, gpu_linear_path_test, ::testing::ValuesIn(test::path_rows), test::name_of_rows);
 
 // Rows 1-2: groups of columns that end early, more pairs than warps, two warps for a pair, the most columns that x has room for. Rows 3-8:
 // x stays in shared memory, or passes through in a ring while blocks take two tiles at once, or one when theirs are odd in number. Above:
 // each width of tile; fewer units than multiprocessors, tiles shared by several of them, columns and rows that end inside a tile; one round
 // and several.
-constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},       {1, 4096, 4096}, {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
-                                {1, 1003, 8192},   {2, 37, 40},     {2, 4300, 6152}, {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
-                                {2, 24, 57344},    {3, 37, 40},     {5, 130, 1032},  {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
-                                {6, 40, 14336},    {8, 2200, 4104}, {5, 4300, 6152}, {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
-                                {17, 4096, 512},   {32, 37, 40},    {33, 333, 576},  {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
+constexpr shape odd_shapes[] = {{1, 16, 32},       {1, 1, 8},        {1, 4096, 4096},   {1, 2209, 3080},  {1, 40, 14336}, {1, 5001, 2056},
+                                {1, 1003, 8192},   {2, 37, 40},      {2, 4300, 6152},   {2, 333, 576},    {2, 64, 14336}, {2, 1003, 4104},
+                                {2, 24, 57344},    {3, 37, 40},      {5, 130, 1032},    {8, 48, 4096},    {8, 333, 576},  {8, 64, 14336},
+                                {6, 40, 14336},    {8, 2200, 4104},  {5, 4300, 6152},   {9, 17, 264},     {16, 96, 4104}, {13, 4240, 64},
+                                {17, 4096, 512},   {32, 37, 40},     {33, 333, 576},    {64, 1000, 2056}, {65, 520, 512}, {100, 96, 4104},
                                 {128, 1032, 1032}, {128, 5000, 136}, {40, 12000, 2056}, {33, 6500, 4096}, {45, 33000, 64}};
 
-TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
+TEST_P(gpu_linear_path_test, equals_the_reference_with_and_without_norm_bias_and_residual) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : odd_shapes) {
+      if (!takes(s.rows)) continue;
       const int first_kind = s.outputs * s.columns > 4'000'000 ? 3 : 0; // the large ones once
       for (int kind = first_kind; kind < 4; ++kind) {
         SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.rows << " x " << s.outputs << " x " << s.columns << " kind "
@@ -142,9 +60,10 @@ TEST_F(gpu_linear_test, equals_the_reference_with_and_without_norm_bias_and_resi
   }
 }
 
-TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
+TEST_P(gpu_linear_path_test, logits_keep_their_f32_accuracy) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const std::int64_t rows : {1, 3, 7, 20, 100}) {
+      if (!takes(rows)) continue;
       const problem p = make(type, {rows, 1003, 512}, false, false);
       const buffer y = upload(test::poisoned(static_cast<std::size_t>(rows * 1003)));
       gpu::linear_to_f32(stream(), args_of(p, y.data(), 1003));
@@ -154,7 +73,7 @@ TEST_F(gpu_linear_test, logits_keep_their_f32_accuracy) {
   }
 }
 
-TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
+TEST_P(gpu_linear_path_test, swiglu_meets_its_gates_and_ups) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : {shape{1, 16, 64},
                            {1, 2 * 4008, 2056},
@@ -169,6 +88,7 @@ TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
                            {70, 2 * 2048, 256},
                            {100, 2 * 7000, 128},
                            {128, 2 * 264, 264}}) {
+      if (!takes(s.rows)) continue;
       const std::int64_t half = s.outputs / 2;
       problem p = make(type, s, true, false);
       const buffer y = poisoned_halves(static_cast<std::size_t>(s.rows * half));
@@ -190,7 +110,7 @@ TEST_F(gpu_linear_test, swiglu_meets_its_gates_and_ups) {
   }
 }
 
-TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
+TEST_P(gpu_linear_path_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
   struct heads_shape {
     std::int32_t rows, heads, kv_heads, head_dim, block_size;
     bool bias;
@@ -207,6 +127,7 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
                                 {33, 2, 2, 16, 5, true},
                                 {50, 9, 3, 64, 16, false},
                                 {128, 8, 2, 128, 16, true}}) {
+      if (!takes(h.rows)) continue;
       SCOPED_TRACE(::testing::Message() << traits(type).name << " " << h.rows << " rows, " << h.heads << "/" << h.kv_heads);
       const std::int64_t q = h.heads * h.head_dim, kv = h.kv_heads * h.head_dim, outputs = q + 2 * kv;
       problem p = make(type, {h.rows, outputs, 576}, true, h.bias);
@@ -269,9 +190,10 @@ TEST_F(gpu_linear_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
   }
 }
 
-TEST_F(gpu_linear_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_for_bit) {
+TEST_P(gpu_linear_path_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_for_bit) {
   const std::int64_t width = 1536;
   for (const std::int64_t rows : {1, 2, 8, 16, 32, 64, 128}) {
+    if (!takes(rows)) continue;
     std::vector<problem> layers;
     for (int i = 0; i < 3; ++i) layers.push_back(make(dtype::bf16, {rows, width, width}, true, false));
     const buffer a = poisoned_halves(static_cast<std::size_t>(rows * width)), b = poisoned_halves(static_cast<std::size_t>(rows * width));
@@ -298,11 +220,12 @@ TEST_F(gpu_linear_test, a_chain_that_overlaps_in_a_graph_equals_one_by_one_bit_f
   }
 }
 
-TEST_F(gpu_linear_test, a_row_does_not_depend_on_its_batch_mates) {
+TEST_P(gpu_linear_path_test, a_row_does_not_depend_on_its_batch_mates) {
   struct part {
     std::int32_t all, first, rows;
   };
   for (const part& c : {part{2, 1, 1}, {8, 3, 5}, {8, 5, 3}, {16, 2, 9}, {32, 10, 20}, {64, 20, 40}, {128, 50, 70}, {128, 10, 35}}) {
+    if (!takes(c.rows)) continue;
     const problem p = make(dtype::bf16, {c.all, 2304, 1024}, true, false);
     const std::size_t width = 2304;
     const buffer whole = poisoned_halves(static_cast<std::size_t>(c.all) * width),

@@ -23,12 +23,16 @@ class gpu_sampling_test : public test::gpu_op_test {
     std::vector<gpu::sampling_row> rows;     // empty: row r draws for slot r at position r
     std::vector<std::uint32_t> history;      // [slots][vocab] or empty
     std::vector<token_id> inputs;            // by row
+    std::vector<std::int32_t> faulted;       // by slot; empty: rows have no results
   };
   struct outcome {
     std::vector<gpu::sampled_token> sampled;
     std::vector<scored_token> best;
     std::vector<token_id> last_tokens;
     std::vector<std::uint32_t> history;
+    std::vector<gpu::sampled_token> kept;
+    std::vector<gpu::item_result> results;
+    std::vector<std::int32_t> faulted;
 
     std::vector<scored_token> best_of(std::size_t row) const {
       const auto begin = best.begin() + static_cast<std::ptrdiff_t>(row) * gpu::most_best_tokens;
@@ -58,6 +62,15 @@ class gpu_sampling_test : public test::gpu_op_test {
     }
     if (p.history.empty()) p.history.resize(1);
     if (p.inputs.empty()) p.inputs.resize(p.rows.size());
+    const buffer kept = upload(std::vector<gpu::sampled_token>(p.rows.size(), {-7, -7, 0, 0})),
+                 results = upload(std::vector<gpu::item_result>(p.rows.size(), {-7, -7}));
+    for (std::size_t r = 0; r < p.rows.size() && !p.faulted.empty(); ++r) {
+      if (p.rows[r].kind != work::draw) continue;
+      p.rows[r].kept = reinterpret_cast<gpu::sampled_token*>(kept.data()) + r;
+      p.rows[r].result = reinterpret_cast<gpu::item_result*>(results.data()) + r;
+    }
+    p.faulted.resize(slots);
+    const buffer faulted = upload(p.faulted);
     const buffer logits = upload(padded), rows = upload(p.rows), device = upload(device_slots), history = upload(p.history),
                  device_biases = upload(biases), device_suppressed = upload(suppressed), inputs = upload(p.inputs);
     const buffer sampled = upload(std::vector<std::uint8_t>(p.rows.size() * sizeof(gpu::sampled_token), 0xff));
@@ -78,9 +91,11 @@ class gpu_sampling_test : public test::gpu_op_test {
     args.sampled = reinterpret_cast<gpu::sampled_token*>(sampled.data());
     args.best = reinterpret_cast<scored_token*>(best.data());
     args.last_tokens = reinterpret_cast<token_id*>(last.data());
+    args.faulted = reinterpret_cast<std::int32_t*>(faulted.data());
     gpu::sample(stream(), args);
-    return {download<gpu::sampled_token>(sampled), download<scored_token>(best), download<token_id>(last),
-            download<std::uint32_t>(history)};
+    return {download<gpu::sampled_token>(sampled), download<scored_token>(best),       download<token_id>(last),
+            download<std::uint32_t>(history),      download<gpu::sampled_token>(kept), download<gpu::item_result>(results),
+            download<std::int32_t>(faulted)};
   }
 
   // Logits as models have them: a body, and a few far above it; half of all a quarter apart, so that many are equal.
@@ -230,6 +245,7 @@ TEST_F(gpu_sampling_test, rows_behind_drafts_count_them_as_outputs) {
   }
   EXPECT_EQ(got.history, p.history) << "uncounted";
   EXPECT_EQ(got.last_tokens[0], -7);
+  EXPECT_EQ(got.results[0].drawn, -7) << "no row has a result";
 }
 
 TEST_F(gpu_sampling_test, logprobs_and_best_tokens_are_those_of_the_raw_logits) {
@@ -296,10 +312,18 @@ TEST_F(gpu_sampling_test, a_row_that_cannot_be_drawn_from_fails_alone) {
   p.logits[4 * 999 + 3] = 1.0F; // and that one may not be
   p.params[4].min_tokens = 9;
   p.params[4].suppressed = {3};
+  p.faulted = {0, 0, 0, 0, 0, 1};
   const outcome got = run(p);
   for (const std::size_t r : {0, 1, 2, 4}) {
     EXPECT_EQ(got.sampled[r].usable, 0) << r;
     EXPECT_EQ(got.last_tokens[r], -7) << r;
+  }
+  for (const std::size_t r : {0, 1, 2, 3, 4, 5}) {
+    EXPECT_EQ(got.faulted[r], r == 3 ? 0 : 1) << r;
+    EXPECT_EQ(got.results[r].drawn, r == 3 ? 1 : 0) << r << ": slot 5 was faulted before";
+    EXPECT_EQ(got.results[r].faulted, r == 3 ? 0 : 1) << r;
+    EXPECT_EQ(got.kept[r].token, got.sampled[r].token) << r;
+    EXPECT_EQ(got.kept[r].usable, got.sampled[r].usable) << r;
   }
   EXPECT_EQ(got.sampled[3].usable, 1);
   EXPECT_EQ(got.sampled[3].token, 77);

@@ -1,6 +1,7 @@
 #include "kernels/step_rows_gpu.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/fill_gpu.hpp"
 #include "tests/kernels/gpu/gpu_testing.hpp"
@@ -76,7 +77,8 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   const buffer in_rows = upload(rows), in_heads = upload(heads);
   const std::vector<std::int32_t> poison(16, -77);
   const buffer tokens = upload(poison), positions = upload(poison), tables = upload(poison), row_tables = upload(poison),
-               head_rows = upload(poison), inputs = upload(poison), sampling = upload(std::vector<gpu::sampling_row>(2));
+               head_rows = upload(poison), inputs = upload(poison), sampling = upload(std::vector<gpu::sampling_row>(2)),
+               row_tiles = upload(poison);
   gpu::prepare_rows_args args;
   args.slots = arrays();
   args.rows = as<gpu::step_row>(in_rows);
@@ -89,9 +91,20 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   args.positions = as<std::int32_t>(positions);
   args.tables = as<std::int32_t>(tables);
   args.row_tables = as<std::int32_t>(row_tables);
+  args.row_tiles = as<gpu::prefill_tile>(row_tiles);
   args.head_rows = as<std::int32_t>(head_rows);
   args.head_inputs = as<token_id>(inputs);
   args.sampling = as<gpu::sampling_row>(sampling);
+  std::vector<std::int32_t> numbers(56 * 8);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const buffer table = upload(numbers), hidden = upload(std::vector<std::int32_t>(4 * 8, -77));
+  args.embedding = table.data();
+  args.hidden = hidden.data();
+  args.row_bytes = 32;
+  const buffer kept = upload(std::vector<gpu::sampled_token>(2)), results = upload(std::vector<gpu::item_result>(2));
+  args.kept_count = 1;
+  args.kept = as<gpu::sampled_token>(kept);
+  args.results = as<gpu::item_result>(results);
   gpu::prepare_rows(stream(), args);
   const auto first = [&](const buffer& b, std::size_t count) {
     auto all = download<std::int32_t>(b);
@@ -103,9 +116,17 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   EXPECT_EQ(first(positions, 3), (std::vector<std::int32_t>{17, 40, 0}));
   EXPECT_EQ(first(tables, 3), (std::vector<std::int32_t>{3, 0, 4}));
   EXPECT_EQ(first(row_tables, 6), (std::vector<std::int32_t>{9, 10, -77, 0, 1, 2})) << "up to the block of the row's position";
+  EXPECT_EQ(first(row_tiles, 10), (std::vector<std::int32_t>{0, 1, 17, 18, 3, 1, 1, 40, 41, 0})) << "row, rows, positions, table";
   EXPECT_EQ(first(head_rows, 2), (std::vector<std::int32_t>{1, 0}));
   EXPECT_EQ(first(inputs, 2), (std::vector<std::int32_t>{55, 13}));
-  EXPECT_EQ(download<gpu::sampling_row>(sampling)[1].position, 18);
+  const auto drawn = download<gpu::sampling_row>(sampling);
+  EXPECT_EQ(drawn[1].position, 18);
+  EXPECT_TRUE(drawn[0].kept == args.kept && drawn[0].result == args.results);
+  EXPECT_TRUE(drawn[1].kept == nullptr && drawn[1].result == nullptr) << "the second one is not kept";
+  const auto begun = download<std::int32_t>(hidden);
+  const std::int32_t inputs_of[] = {13, 55, 0};
+  for (std::int32_t i = 0; i < 32; ++i)
+    EXPECT_EQ(begun[static_cast<std::size_t>(i)], i < 24 ? inputs_of[i / 8] * 8 + i % 8 : -77) << "piece " << i % 8 << " of row " << i / 8;
 }
 
 TEST_F(gpu_step_rows_test, draws_count_up_to_the_first_wrong_guess_and_faults_stay) {

@@ -1,4 +1,5 @@
 // When a GPU's steps say that they were computed: traces and the idle figure come from it.
+#include <algorithm>
 #include <chrono>
 
 #include "core/clock.hpp"
@@ -64,6 +65,10 @@ TEST_F(gpu_step_times_test, groups_of_kernels_add_up_to_the_step) {
     for (const group_time& g : t.groups) sum += g.ns;
     EXPECT_GT(sum, 0U);
     EXPECT_LE(sum, t.compute_ns + 50'000);
+    // A decode step runs as a graph, whose layers are told apart all the same.
+    EXPECT_EQ(std::count_if(t.groups.begin(), t.groups.end(), [](const group_time& g) { return g.group == kernel_group::layers; }), 0);
+    EXPECT_EQ(std::count_if(t.groups.begin(), t.groups.end(), [](const group_time& g) { return g.group == kernel_group::mlp_output; }), 1);
+    EXPECT_EQ(t.collective_move_ns, 0U) << "there are no other ranks";
   }
 }
 

@@ -11,6 +11,7 @@
 #include "device/cuda/stream.hpp"
 #include "models/gpu_weights.hpp"
 #include "models/group_executor.hpp"
+#include "tests/models/gpu/gpu_crowd.hpp"
 #include "tests/models/gpu/gpu_model_testing.hpp"
 #include "transport/collective/local_group.hpp"
 
@@ -306,6 +307,26 @@ TEST_F(gpu_pair, the_same_batch_gives_the_same_bits_through_graphs_and_again) {
   EXPECT_EQ(first.drawn, second.drawn);
   for (std::size_t i = 0; i < first.drawn_scores.size(); ++i) {
     EXPECT_EQ(first.drawn_scores[i].chosen.logprob, second.drawn_scores[i].chosen.logprob) << i;
+  }
+}
+
+TEST_F(gpu_pair, batch_invariant_ranks_tell_a_sequence_the_same_alone_and_in_a_crowd) {
+  const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
+  for (const bool graphs : {true, false}) {
+    gpu_executor_options options = test::small_gpu_options();
+    options.type = dtype::bf16;
+    options.batch_invariant = true;
+    options.graphs = graphs;
+    options.max_num_seqs = 40;
+    options.num_blocks = 640;
+    const auto two = make(whole, options);
+    const auto members = test::random_members(40, 160, 1003, 21);
+    const auto right = test::crowd(*two, members, 16, 21).alone();
+    test::crowd all(*two, members, 16, 22);
+    const auto got = all.together(right);
+    EXPECT_EQ(all.contradictions(), 0);
+    EXPECT_GT(all.replays(), 0);
+    test::expect_same(got, right);
   }
 }
 
