@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster_messages.hpp"
 #include "actors/inspect.hpp"
 #include "actors/serving.hpp"
 #include "scheduler/scheduler.hpp"
@@ -206,12 +207,13 @@ struct child_changed {
 
 // What the supervisor waits for, with a limit.
 enum class group_wait : std::uint8_t {
-  start, // of all ranks
-  cause, // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
-  end,   // of ranks that were told to go
-  retry, // a start failed: before the next
-  move,  // of requests: the group is not back
-  proof, // of a new program: the group has lasted
+  start,  // of all ranks
+  cause,  // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
+  end,    // of ranks that were told to go
+  retry,  // a start failed: before the next
+  move,   // of requests: the group is not back
+  places, // for the ranks: too few slots are free
+  proof,  // of a new program: the group has lasted
 };
 
 struct group_timeout {
@@ -386,13 +388,25 @@ typename Inspector::result_type inspect(Inspector& f, group_timeout& x) {
 // Learns which rank it is, then answers each plan with a step_done or a step_failed to its sender.
 using device_actor = caf::typed_actor<caf::reacts_to<rank_start>, caf::reacts_to<step_plan>>;
 
-// Where devices introduce themselves. The only interface that is ever published on a port.
+// Where devices introduce themselves. Published on loopback while they are expected.
 using registrar_actor = caf::typed_actor<caf::reacts_to<device_hello>, caf::reacts_to<group_rendezvous>, caf::reacts_to<device_ready>,
                                          caf::reacts_to<device_start_failed>>;
 
-using supervisor_actor = registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>,
-                                                 caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
-                                                 caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
+using supervisor_actor =
+    registrar_actor::extend<caf::reacts_to<group_suspect>, caf::reacts_to<child_changed>, caf::reacts_to<worker_changed>,
+                            caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
+                            caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
+
+// A node, as the head sees it. leave: it wants to; close: it may.
+using node_actor =
+    caf::typed_actor<caf::reacts_to<node_welcome>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>, caf::reacts_to<stop_worker>,
+                     caf::reacts_to<worker_changed>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<caf::close_atom>>;
+
+// The head, as nodes and supervisors see it. leave: a node wants to go. Published on loopback, behind the cluster's gate.
+using cluster_actor =
+    caf::typed_actor<caf::reacts_to<caf::join_atom, std::int32_t, supervisor_actor>, caf::reacts_to<node_hello>, caf::reacts_to<node_ready>,
+                     caf::reacts_to<caf::leave_atom>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>,
+                     caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>, caf::reacts_to<caf::tick_atom>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
                                        caf::reacts_to<cancel_request>, caf::reacts_to<moved_sequences>, caf::reacts_to<end_all>,
@@ -450,4 +464,13 @@ CAF_ADD_TYPE_ID(troupe, (troupe::actors::pause_group))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::group_paused))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::program_change))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::program_changed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::supervisor_actor))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_hello))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_welcome))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_ready))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_refusal))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_change))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::start_worker))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::stop_worker))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::worker_changed))
 CAF_END_TYPE_ID_BLOCK(troupe)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <caf/actor_system.hpp>
+#include <caf/io/middleman.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "actors/admission.hpp"
+#include "actors/cluster_actor.hpp"
 #include "actors/detokenizer_actor.hpp"
 #include "actors/gateway_actor.hpp"
 #include "actors/scheduler_actor.hpp"
@@ -58,6 +60,7 @@ class caf_serving final : public serving {
   int device_pid(std::int32_t replica, std::int32_t rank) const override { return shared_->device_pid(replica, rank); }
 
  private:
+  void open_cluster();
   bool await_end();
   program_changed change_program(std::size_t replica, const std::string& program, std::chrono::milliseconds start_deadline);
 
@@ -67,6 +70,7 @@ class caf_serving final : public serving {
   detokenizer_actor detokenizer_;
   std::vector<scheduler_actor> schedulers_;   // by replica
   std::vector<supervisor_actor> supervisors_; // by replica
+  cluster_actor cluster_;                     // null outside a cluster
   std::mutex program_mutex_;
   std::string program_; // that the device processes run
   std::mutex stop_mutex_;
@@ -80,6 +84,7 @@ caf_serving::~caf_serving() {
   detokenizer_ = nullptr;
   schedulers_.clear();
   supervisors_.clear();
+  cluster_ = nullptr;
   // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
   if (stuck_) runtime_.release();
 }
@@ -124,16 +129,19 @@ void caf_serving::launch() {
     caf::anon_send(detokenizer_, caf::join_atom::value, schedulers_.back());
   }
   gateway_ = system.spawn(run_gateway, shared_, schedulers_, detokenizer_);
+  if (shared_->cluster) cluster_ = system.spawn(run_cluster, shared_);
   std::vector<std::future<executor_info>> ready;
   for (std::int32_t r = 0; r < replicas; ++r) {
     auto first = std::make_shared<std::promise<executor_info>>();
     ready.push_back(first->get_future());
-    const core_actors core{gateway_, schedulers_[static_cast<std::size_t>(r)], detokenizer_};
+    const core_actors core{gateway_, schedulers_[static_cast<std::size_t>(r)], detokenizer_, cluster_};
     supervisors_.push_back(system.spawn<caf::detached>(run_supervisor, shared_, r, core, std::move(first)));
   }
-  // The supervisors keep the deadline; this one only guards against their silence.
+  if (shared_->cluster) open_cluster();
+  // The supervisors keep the deadline; this one only guards against their silence. Nodes may join at any time.
   const auto limit = std::chrono::steady_clock::now() + shared_->options.start_deadline + kStopDeadline;
   for (auto& group : ready) {
+    if (shared_->cluster) group.wait();
     if (group.wait_until(limit) != std::future_status::ready) throw std::runtime_error("the device did not start in time");
   }
   const executor_info info = common_limits(ready);
@@ -141,6 +149,15 @@ void caf_serving::launch() {
   fill_model(shared_->model, *shared_, info);
   shared_->block_size = info.block_size;
   shared_->num_blocks = info.num_blocks;
+}
+
+void caf_serving::open_cluster() {
+  for (std::size_t r = 0; r < supervisors_.size(); ++r) {
+    caf::anon_send(cluster_, caf::join_atom::value, static_cast<std::int32_t>(r), supervisors_[r]);
+  }
+  auto port = runtime_->system.middleman().publish(cluster_, 0, "127.0.0.1");
+  if (!port) throw std::runtime_error("cluster: no port on the loopback interface: " + runtime_->system.render(port.error()));
+  shared_->cluster->lead_join_to(*port);
 }
 
 void caf_serving::submit(generation_request request, std::shared_ptr<token_sink> sink) {
@@ -226,6 +243,7 @@ bool caf_serving::await_end() {
     self->send_exit(handle, caf::exit_reason::user_shutdown);
     if (all) await(handle);
   };
+  if (cluster_) dismiss(cluster_);
   dismiss(gateway_);
   for (const auto& scheduler : schedulers_) dismiss(scheduler);
   dismiss(detokenizer_);
@@ -255,6 +273,8 @@ std::unique_ptr<serving> serving::start(serving_options options, serving_parts p
   if (options.replicas < 1 || options.group_size < 1 || options.leader < 0 || options.leader >= options.group_size) {
     throw std::runtime_error("serving: replicas, the size of a group and its leader do not fit together");
   }
+  if (options.group_size % options.stages != 0) throw std::runtime_error("serving: a group's stages are not of one size");
+  if (parts.cluster && options.worker_command.empty()) throw std::runtime_error("serving: ranks in a cluster are processes");
   if (parts.metrics == nullptr) {
     const telemetry::group_shape groups{options.replicas, options.group_size};
     parts.metrics = std::make_shared<telemetry::metrics>("", "", telemetry::metrics::log_function{}, groups);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster.hpp"
 #include "core/service.hpp"
 #include "core/step.hpp"
 #include "scheduler/scheduler.hpp"
@@ -53,12 +54,13 @@ struct serving_options {
   std::optional<std::chrono::milliseconds> max_predicted_ttft; // what would have its first token later gets 429; none: no bound
   // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
-  std::string worker_preamble;                       // what the child finds on its standard input before its token: whole lines, or nothing
-  std::chrono::milliseconds step_deadline{120'000};  // a plan without a result for this long: the group is lost
-  std::chrono::milliseconds rank_deadline{1'500};    // so long may a rank's answer come after the first one's, at least: a rank is late
-  std::chrono::milliseconds start_deadline{300'000}; // of a group's start
-  std::chrono::milliseconds move_after{2'000};       // a group is not back by then: its requests go to another replica that is up
-  std::int32_t max_restarts = 10;                    // of a group within restart_period; beyond it the group is given up
+  std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
+  std::vector<std::vector<std::string>> slot_arguments; // in a cluster: what stands behind worker_command, by slot of this machine
+  std::chrono::milliseconds step_deadline{120'000};     // a plan without a result for this long: the group is lost
+  std::chrono::milliseconds rank_deadline{1'500};       // so long may a rank's answer come after the first one's, at least: a rank is late
+  std::chrono::milliseconds start_deadline{300'000};    // of a group's start
+  std::chrono::milliseconds move_after{2'000};          // a group is not back by then: its requests go to another replica that is up
+  std::int32_t max_restarts = 10;                       // of a group within restart_period; beyond it the group is given up
   std::chrono::seconds restart_period{60};
 };
 
@@ -70,12 +72,14 @@ struct serving_parts {
   std::shared_ptr<telemetry::metrics> metrics;
   std::shared_ptr<telemetry::timeline> timeline;    // null: nothing is traced
   std::shared_ptr<void> companion;                  // lives as long as the serving side; may be null
+  std::optional<cluster_options> cluster;           // groups are placed on several machines; needs worker_command
   std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
 };
 
 class serving : public request_handler {
  public:
-  // Returns once every group is up; throws load_error or std::runtime_error when one cannot be.
+  // Returns once every group is up, which in a cluster may take until enough nodes have joined; throws load_error or std::runtime_error
+  // when one cannot be.
   static std::unique_ptr<serving> start(serving_options options, serving_parts parts);
 
   // Refuses new requests from here on.

@@ -7,9 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "actors/cluster.hpp"
 #include "actors/health.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/serving.hpp"
+#include "actors/slot_board.hpp"
 
 namespace troupe::actors {
 
@@ -17,10 +19,16 @@ struct serving_state {
   serving_state(serving_options o, serving_parts p)
       : options(std::move(o)),
         parts(std::move(p)),
+        cluster(parts.cluster),
+        slots(make_slots()),
         registry({options.max_queue, std::size_t{256} << 20}, options.replicas),
         health(options.replicas, options.step_deadline, options.start_deadline),
         device_pids(static_cast<std::size_t>(options.replicas) * static_cast<std::size_t>(options.group_size)) {}
 
+  std::unique_ptr<slot_board> make_slots() const {
+    if (!cluster) return nullptr;
+    return std::make_unique<slot_board>(options.group_size / options.stages, options.stages, cluster->local_slots, cluster->least_nodes);
+  }
   std::atomic<int>& device_pid(std::int32_t replica, std::int32_t rank) {
     return device_pids[static_cast<std::size_t>(replica) * static_cast<std::size_t>(options.group_size) + static_cast<std::size_t>(rank)];
   }
@@ -30,7 +38,9 @@ struct serving_state {
 
   const serving_options options;
   const serving_parts parts;
-  served_model model; // complete before the first request, as are the next two
+  const std::optional<cluster_options> cluster; // of parts
+  const std::unique_ptr<slot_board> slots;      // null outside a cluster
+  served_model model;                           // complete before the first request, as are the next two
   std::int32_t block_size = 0;
   std::int32_t num_blocks = 0; // of the smallest replica
   request_registry registry;

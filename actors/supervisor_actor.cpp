@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "actors/group_limits.hpp"
+#include "actors/slot_board.hpp"
 #include "actors/supervisor_end.hpp"
 #include "actors/supervisor_program.hpp"
 #include "actors/supervisor_seats.hpp"
@@ -25,6 +26,7 @@ using phase = supervisor_state::phase;
 
 constexpr std::chrono::milliseconds kCauseGrace{250}; // from a broken connection to the exit of a child that died
 constexpr std::chrono::milliseconds kEndGrace{2000};  // for a device in this process to finish its step
+constexpr std::chrono::milliseconds kPlacesLook{500}; // between looks for free slots; nodes that join are told besides
 
 void start_group(self_pointer self);
 
@@ -41,7 +43,7 @@ void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds del
 
 void replace_group(self_pointer self) {
   auto& s = self->state;
-  if (program_is_changing(s)) return start_group(self);
+  if (program_is_changing(s) || std::exchange(s.by_order, false)) return start_group(self);
   // Barren: it had work and completed no step of it, or it never came up. An idle group may be killed as often as one likes.
   const std::uint64_t steps = s.shared->health.steps(s.replica);
   const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
@@ -71,6 +73,7 @@ void retire(self_pointer self, void (*dismiss)(self_pointer)) {
 void lose(self_pointer self, std::string reason, loss_cause cause) {
   auto& s = self->state;
   s.loss = std::move(reason);
+  s.by_order = false;
   s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
   self->send(s.core.scheduler, detach_group{s.generation, cause});
   program_meets_loss(self, s.loss, cause);
@@ -81,9 +84,10 @@ void lose(self_pointer self, std::string reason, loss_cause cause) {
 // No step is in flight: the ranks may take their leave.
 void group_has_paused(self_pointer self, const group_paused& paused) {
   auto& s = self->state;
-  if (paused.generation != s.generation || s.now != phase::up || !program_meets_pause(self)) return;
+  if (paused.generation != s.generation || s.now != phase::up || !(s.by_order || program_meets_pause(self))) return;
   part_with_group(s);
   retire(self, release_ranks);
+  if (s.shared->slots && !s.shared->slots->could_claim(s.replica)) offer_requests(self); // it will not be back at once
 }
 
 // The group is lost, but not known is by whose fault.
@@ -94,10 +98,10 @@ void doubt(self_pointer self, std::string reason) {
   set_timer(self, group_wait::cause, kCauseGrace);
 }
 
-void start_has_failed(self_pointer self, const device_start_failed& failed) {
+void start_has_failed(self_pointer self, const device_start_failed& failed, bool by_node = false) {
   auto& s = self->state;
   clear_seats(self);
-  if (s.first != nullptr) {
+  if (s.first != nullptr && !by_node) {
     s.now = phase::failed;
     return fail_start(self, failed);
   }
@@ -111,9 +115,22 @@ void start_has_failed(self_pointer self, const device_start_failed& failed) {
 
 // -- starting ---------------------------------------------------------------------------------------------------------------------
 
+void wait_for_places(self_pointer self) {
+  auto& s = self->state;
+  s.now = phase::waiting;
+  set_timer(self, group_wait::places, kPlacesLook);
+  const std::int32_t slots = s.shared->slots->slots_in_all();
+  if (std::exchange(s.slots_seen, slots) == slots) return;
+  s.shared->log(replica_prefix(s) + "waits for slots: its group takes " + std::to_string(s.shared->options.group_size) +
+                ", the machines that are there have " + std::to_string(slots) + " for " + std::to_string(s.shared->options.replicas) +
+                " such group(s)");
+}
+
 void start_group(self_pointer self) {
   auto& s = self->state;
   clear_seats(self);
+  if (!claim_places(self)) return wait_for_places(self);
+  s.slots_seen = -1;
   s.now = phase::starting;
   ++s.generation;
   s.was_up = false;
@@ -217,6 +234,50 @@ void child_has_changed(self_pointer self, const child_changed& changed) {
   if (s.now == phase::starting) start_has_failed(self, {{}, rank_name(s, changed.rank) + "the device process was stopped", false});
 }
 
+void worker_has_changed(self_pointer self, const worker_changed& news) {
+  auto& s = self->state;
+  if (news.reason.empty()) return child_has_changed(self, {news.generation, news.rank, news.status});
+  if (news.generation != s.generation || s.now != phase::starting) return;
+  start_has_failed(self, {{}, rank_name(s, news.rank) + news.reason, false}, true);
+}
+
+// -- nodes ------------------------------------------------------------------------------------------------------------------------
+
+void node_is_lost(self_pointer self, const node_change& change) {
+  auto& s = self->state;
+  if (ranks_on(s, change.node) == 0) return;
+  drop_ranks_on(s, change.node);
+  const std::string reason = "node " + change.name + " is lost";
+  if (s.now == phase::starting) return start_has_failed(self, {{}, reason, false}, true);
+  if (s.now == phase::up || s.now == phase::doubtful) return lose(self, reason, loss_cause::killed);
+  if (s.now == phase::retiring && all_ended(s)) replace_group(self);
+}
+
+// A group leaves a node when it can start anew elsewhere, or its requests can go on at another replica; else it stays as long as the node
+// does.
+void leave_nodes(self_pointer self) {
+  auto& s = self->state;
+  if (s.by_order || (s.now != phase::starting && s.now != phase::up)) return; // what is lost is placed elsewhere anyway
+  const slot_board& slots = *s.shared->slots;
+  const bool must = std::any_of(s.seats.begin(), s.seats.end(), [&](const rank_seat& x) { return slots.is_leaving(x.where.node); });
+  if (!must) return;
+  const bool room = slots.could_claim(s.replica);
+  if (!room && !s.shared->health.other_is_up(s.replica)) {
+    s.shared->log(replica_prefix(s) + "its node wants to leave, but no other slots are free and no other replica is up: it goes on there");
+    return;
+  }
+  if (s.now == phase::starting) return start_has_failed(self, {{}, "its node leaves", false}, true);
+  s.by_order = true;
+  s.shared->log(replica_prefix(s) + "moves: its node leaves");
+  self->send(s.core.scheduler, pause_group{s.generation});
+}
+
+void node_has_changed(self_pointer self, const node_change& change) {
+  if (change.what == node_event::lost) return node_is_lost(self, change);
+  if (change.what == node_event::joined && self->state.now == phase::waiting) return start_group(self);
+  leave_nodes(self);
+}
+
 void device_has_hung_up(self_pointer self, const rank_seat& seat) {
   auto& s = self->state;
   const auto rank = static_cast<std::int32_t>(&seat - s.seats.data());
@@ -235,6 +296,8 @@ void wait_is_over(self_pointer self, const group_timeout& over) {
   if (over.wait == group_wait::proof) return proof_is_over(self);
   if (over.wait == group_wait::start && s.now == phase::starting) {
     start_has_failed(self, {{}, "the device was not ready within " + std::to_string(start_deadline_of(s).count()) + " ms", false});
+  } else if (over.wait == group_wait::places && s.now == phase::waiting) {
+    start_group(self);
   } else if (over.wait == group_wait::cause && s.now == phase::starting) {
     start_has_failed(self, {{}, "a device process does not answer", false});
   } else if (over.wait == group_wait::cause && s.now == phase::doubtful) {
@@ -284,6 +347,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
   self->monitor(s.core.gateway);
   self->monitor(s.core.scheduler);
   self->monitor(s.core.detokenizer);
+  if (s.core.cluster) self->monitor(s.core.cluster);
   start_group(self);
   return {
       [self](const device_hello& hello) { device_is_there(self, hello); },
@@ -292,6 +356,8 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const device_start_failed& failed) { device_did_not_start(self, failed); },
       [self](const group_suspect& suspect) { group_is_suspect(self, suspect); },
       [self](const child_changed& changed) { child_has_changed(self, changed); },
+      [self](const worker_changed& news) { worker_has_changed(self, news); },
+      [self](const node_change& change) { node_has_changed(self, change); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](const group_paused& paused) { group_has_paused(self, paused); },
       [self](const program_change& wanted) { return ask_for_program(self, wanted); },

@@ -1,8 +1,8 @@
 // Starts the ranks of one group, watches them and the other actors, forms a lost group anew, and gives it up when it is lost too often.
 //
-//   starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity allowing, else failed)
-//   up --a rank hung up, or waited in vain--> doubtful --the cause is known, or time is up--> retiring
-//   up --paused for another program--> retiring
+//   waiting --slots enough--> starting --all ranks ready--> up --suspect--> retiring --all ended--> starting ...    (restart intensity
+//   allowing, else failed) (outside a cluster there are always slots enough; up --its node leaves--> retiring) up --a rank hung up, or
+//   waited in vain--> doubtful --the cause is known, or time is up--> retiring up --paused for another program--> retiring
 //
 // All ranks start at once; rank 0 says where the others meet it. A rank that is lost takes the others with it: all are told to go before
 // the next group starts. One that does not go in time is abandoned (a thread cannot be killed, a process can).
@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "actors/actor_pointer.hpp"
-#include "actors/child_process.hpp"
 #include "actors/protocol.hpp"
 #include "actors/restart_policy.hpp"
 #include "actors/serving_state.hpp"
+#include "actors/worker_process.hpp"
 
 namespace troupe::actors {
 
@@ -31,6 +31,7 @@ struct core_actors {
   gateway_actor gateway;
   scheduler_actor scheduler;
   detokenizer_actor detokenizer;
+  cluster_actor cluster; // null outside a cluster
 };
 
 // How the first start went: a value, a load_error or a std::runtime_error.
@@ -38,11 +39,12 @@ using first_start = std::shared_ptr<std::promise<executor_info>>;
 
 // One rank of the group that is being started, is up, or is going.
 struct rank_seat {
-  std::string token;                    // proves that a device is the one that was started for this seat
-  caf::actor_addr address;              // of the device: in this process from the start on, else from its hello on
-  device_actor device;                  // null before its hello
-  std::optional<executor_info> info;    // none before it is ready
-  std::unique_ptr<child_process> child; // null: a thread of this process, or a child that has ended
+  std::string token;                     // proves that a device is the one that was started for this seat
+  caf::actor_addr address;               // of the device: in this process from the start on, else from its hello on
+  device_actor device;                   // null before its hello
+  std::optional<executor_info> info;     // none before it is ready
+  std::unique_ptr<worker_process> child; // null: a thread of this process, or a child that has ended
+  place where;                           // in a cluster
 };
 
 // A change of the program that the ranks run, from the request to its answer (actors/supervisor_program.hpp).
@@ -60,7 +62,7 @@ struct program_trial {
 
 struct supervisor_state {
   static constexpr const char* name = "supervisor";
-  enum class phase : std::uint8_t { starting, up, doubtful, retiring, failed, stopping };
+  enum class phase : std::uint8_t { waiting, starting, up, doubtful, retiring, failed, stopping };
 
   shared_state shared;
   std::int32_t replica = 0;
@@ -80,6 +82,9 @@ struct supervisor_state {
   std::optional<restart_policy> policy;
   std::string loss;                // why the group was lost last
   std::uint64_t losses = 0;        // of groups that were up
+  std::int32_t slots_seen = -1;    // when it was last said that they are too few
+  bool by_order = false;           // the group pauses, or is ended, for a node to leave: no loss
+  std::uint16_t port = 0;          // of the registrar
   bool moving = false;             // the timer of this loss runs that moves requests to another replica
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included
 

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "actors/slot_board.hpp"
 #include "actors/supervisor_program.hpp"
 #include "actors/supervisor_seats.hpp"
 
@@ -17,11 +18,6 @@ using phase = supervisor_state::phase;
 
 void end_requests(serving_state& shared, bool in_engine, const error& reason) {
   for (const request_id id : shared.registry.ids(in_engine)) end_with_error(shared, id, reason);
-}
-
-void offer_requests(self_pointer self) {
-  auto& s = self->state;
-  if (s.shared->health.other_is_up(s.replica)) self->send(s.core.scheduler, caf::migrate_atom::value, s.core.gateway);
 }
 
 // The whole serving side can do no more.
@@ -43,6 +39,11 @@ void move_requests_later(self_pointer self) {
     self->delayed_send(self, s.shared->options.move_after, group_timeout{s.generation, group_wait::move, s.losses});
 }
 
+void offer_requests(self_pointer self) {
+  auto& s = self->state;
+  if (s.shared->health.other_is_up(s.replica)) self->send(s.core.scheduler, caf::migrate_atom::value, s.core.gateway);
+}
+
 void move_time_is_over(self_pointer self, std::uint64_t losses) {
   auto& s = self->state;
   if (losses != s.losses) return; // it came back, and is lost anew
@@ -56,7 +57,9 @@ void give_up(self_pointer self, const std::string& reason) {
   auto& s = self->state;
   s.now = phase::failed;
   clear_seats(self);
+  if (s.shared->slots) s.shared->slots->release(s.replica);
   s.shared->log(replica_prefix(s) + "given up: " + reason);
+  fail_start(self, {{}, reason, false});
   s.shared->health.give_group_up(s.replica, reason);
   end_change(self, replica_prefix(s) + "given up: " + reason);
   if (s.shared->health.failed()) return end_everything(self);
@@ -77,7 +80,10 @@ void fail_start(self_pointer self, const device_start_failed& failed) {
 
 bool core_actor_ended(self_pointer self, const caf::actor_addr& source) {
   auto& s = self->state;
-  if (source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) return false;
+  const bool cluster = s.core.cluster && source == s.core.cluster.address();
+  if (!cluster && source != s.core.gateway.address() && source != s.core.scheduler.address() && source != s.core.detokenizer.address()) {
+    return false;
+  }
   if (s.now == phase::stopping) return true;
   s.now = phase::failed;
   clear_seats(self);

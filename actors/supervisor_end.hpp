@@ -17,6 +17,8 @@ std::string replica_prefix(const supervisor_state& s);
 // and each loss has its own.
 void move_requests_later(supervisor_pointer self);
 void move_time_is_over(supervisor_pointer self, std::uint64_t losses);
+// What waits goes to another replica now, if one is up.
+void offer_requests(supervisor_pointer self);
 
 // No group comes again.
 void give_up(supervisor_pointer self, const std::string& reason);

@@ -19,6 +19,8 @@ constexpr std::chrono::milliseconds kProof{2000}; // so long a group of a new pr
 
 std::optional<std::string> hindrance(const supervisor_state& s) {
   if (!s.network()) return "the devices live in the serving process; with --isolate-devices they have processes of their own";
+  if (s.shared->cluster)
+    return "ranks of a cluster change their program with their node: start one of the new program, then drain the old one";
   if (s.change) return "another change of the program is under way";
   if (s.now == supervisor_state::phase::failed) return replica_prefix(s) + "the group was given up";
   if (s.now == supervisor_state::phase::stopping) return "the server is stopping";

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "actors/device_actor.hpp"
+#include "actors/slot_board.hpp"
+#include "actors/worker_process.hpp"
 #include "core/hex.hpp"
 
 namespace troupe::actors {
@@ -27,7 +29,9 @@ rank_seat* find_seat(supervisor_state& s, const std::string& token) {
 
 void close_port(self_pointer self) {
   auto& s = self->state;
-  if (s.registrar) self->system().middleman().unpublish(s.registrar);
+  if (!s.registrar) return;
+  self->system().middleman().unpublish(s.registrar);
+  if (s.shared->cluster) s.shared->cluster->close_port(s.port);
 }
 
 void reap(supervisor_state& s, std::int32_t rank) {
@@ -92,36 +96,65 @@ void start_thread(self_pointer self, rank_seat& seat) {
   s.alive.insert(seat.address);
 }
 
-std::uint16_t open_port(self_pointer self) {
+void open_port(self_pointer self) {
   auto& s = self->state;
   s.registrar = self->spawn(run_registrar, supervisor_actor(self));
   auto port = self->system().middleman().publish(s.registrar, 0, "127.0.0.1");
   if (!port) throw std::runtime_error("device process: no port on the loopback interface: " + self->system().render(port.error()));
-  return *port;
+  s.port = *port;
+  if (s.shared->cluster) s.shared->cluster->open_port(s.port);
 }
 
-void start_child(self_pointer self, std::int32_t rank, std::uint16_t port) {
+void start_child(self_pointer self, std::int32_t rank) {
   auto& s = self->state;
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
-  auto command = s.shared->options.worker_command;
-  command.front() = s.program;
-  command.insert(command.end(), {"--parent-port", std::to_string(port)});
-  seat.child = std::make_unique<child_process>(command, s.shared->options.worker_preamble + seat.token,
-                                               [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
-                                                 caf::anon_send(boss, child_changed{generation, rank, status});
-                                               });
+  if (seat.where.node != this_machine) {
+    seat.child = make_remote_worker(s.core.cluster,
+                                    start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port, seat.token});
+    return;
+  }
+  const serving_options& o = s.shared->options;
+  worker_start start{o.worker_command, {}, o.worker_preamble, s.port, seat.token};
+  start.command.front() = s.program;
+  if (s.shared->cluster) start.arguments = o.slot_arguments.at(static_cast<std::size_t>(seat.where.slot));
+  seat.child = make_local_worker(std::move(start), [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
+    caf::anon_send(boss, child_changed{generation, rank, status});
+  });
   s.shared->device_pid(s.replica, rank) = seat.child->pid();
 }
 
 } // namespace
 
-void start_ranks(self_pointer self) {
+bool claim_places(self_pointer self) {
   auto& s = self->state;
   s.seats.resize(static_cast<std::size_t>(s.shared->options.group_size));
+  if (!s.shared->cluster) return true;
+  const auto placed = s.shared->slots->claim(s.replica);
+  if (!placed) {
+    s.seats.clear();
+    return false;
+  }
+  for (std::size_t rank = 0; rank < s.seats.size(); ++rank) s.seats[rank].where = placed->ranks[rank];
+  if (placed->stages_split) s.shared->log("no machine has room for all ranks of a stage: they work across machines, which is slow");
+  return true;
+}
+
+std::int32_t ranks_on(const supervisor_state& s, node_number node) {
+  return static_cast<std::int32_t>(std::count_if(s.seats.begin(), s.seats.end(), [&](const rank_seat& x) { return x.where.node == node; }));
+}
+
+void drop_ranks_on(supervisor_state& s, node_number node) {
+  for (rank_seat& seat : s.seats) {
+    if (seat.where.node == node) seat.child.reset();
+  }
+}
+
+void start_ranks(self_pointer self) {
+  auto& s = self->state;
   for (rank_seat& seat : s.seats) seat.token = random_hex(16); // proof that a connection comes from the child we started
-  const std::uint16_t port = s.network() ? open_port(self) : std::uint16_t{0};
+  if (s.network()) open_port(self);
   for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(s.seats.size()); ++rank) {
-    s.network() ? start_child(self, rank, port) : start_thread(self, s.seats[static_cast<std::size_t>(rank)]);
+    s.network() ? start_child(self, rank) : start_thread(self, s.seats[static_cast<std::size_t>(rank)]);
   }
 }
 

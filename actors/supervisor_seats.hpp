@@ -17,6 +17,12 @@ std::string rank_name(const supervisor_state& s, std::int32_t rank);
 rank_seat* find_seat(supervisor_state& s, const std::string& token);
 bool all_ended(const supervisor_state& s);
 
+// In a cluster: slots for all ranks, instead of those held so far. False when there are too few.
+bool claim_places(supervisor_pointer self);
+// The processes on a node that is lost are ended. Their number.
+std::int32_t ranks_on(const supervisor_state& s, node_number node);
+void drop_ranks_on(supervisor_state& s, node_number node);
+
 // A thread or a process for every rank, which will say hello. Throws std::runtime_error; some may have started then.
 void start_ranks(supervisor_pointer self);
 // Tells the rank which one it is, once it has said hello and it is known where the group meets: rank 0 says that, so the others wait for

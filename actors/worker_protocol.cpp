@@ -139,13 +139,30 @@ std::variant<worker_program, std::string> ask(std::string command, std::chrono::
 
 } // namespace
 
-std::string worker_protocol() {
+namespace {
+
+layout_writer worker_layout() {
   layout_writer layout;
   layout.message<device_hello>().message<rank_start>().message<group_rendezvous>().message<device_ready>().message<device_start_failed>();
   layout.message<step_plan>().message<step_done>().message<step_failed>();
+  return layout;
+}
+
+std::string name_of(const layout_writer& layout) {
   char text[32];
   std::snprintf(text, sizeof text, "%d-%016llx", kRevision, static_cast<unsigned long long>(layout.digest()));
   return text;
+}
+
+} // namespace
+
+std::string worker_protocol() { return name_of(worker_layout()); }
+
+std::string cluster_protocol() {
+  layout_writer layout = worker_layout();
+  layout.message<node_hello>().message<node_welcome>().message<node_ready>().message<node_refusal>();
+  layout.message<start_worker>().message<stop_worker>().message<worker_changed>();
+  return name_of(layout);
 }
 
 std::string worker_protocol_line(const std::string& version) { return std::string(kName) + " " + worker_protocol() + " " + version; }

@@ -11,6 +11,9 @@ namespace troupe::actors {
 // processes. Programs that say the same understand each other.
 std::string worker_protocol();
 
+// The same for all that the head of a cluster and its nodes say to each other, ranks on nodes included.
+std::string cluster_protocol();
+
 // What a program prints, as one line, when it is called with the one argument `worker-protocol`. That argument and the line's shape stay
 // as they are for ever, so that any two versions can ask each other.
 std::string worker_protocol_line(const std::string& version);

@@ -14,6 +14,7 @@ void add_simulate(CLI::App& app, int& exit_code);
 void add_bench_calibrate(CLI::App& bench, int& exit_code);
 void add_worker(CLI::App& app, int& exit_code);
 void add_keeper(CLI::App& app, int& exit_code);
+void add_node(CLI::App& app, int& exit_code);
 void add_upgrade(CLI::App& app, int& exit_code);
 void add_bench_latency(CLI::App& bench, int& exit_code);
 void add_bench_throughput(CLI::App& bench, int& exit_code);

@@ -91,6 +91,8 @@ device_choice choose_device(const engine_options& o, const model_config& config)
                       (asked ? ", as --device says" : ", which can be used") + (o.gpu.batch_invariant ? "; batch-invariant" : "")};
 }
 
+int count_gpus() { return gpu_count(); }
+
 void check_gpu_ranks(const engine_options& o, std::int32_t first) {
   const std::int32_t count = gpu_count();
   if (o.devices() > count - first) {
@@ -128,6 +130,8 @@ device_choice choose_device(const engine_options& o, const model_config&) {
   }
   return the_cpu(o, o.device == "cpu" ? "as --device says" : "this program was built without CUDA");
 }
+
+int count_gpus() { return 0; }
 
 void check_gpu_ranks(const engine_options&, std::int32_t) {}
 

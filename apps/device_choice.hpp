@@ -23,6 +23,9 @@ struct device_choice {
 // device has not. Asks the driver: call it in the process that will own the device.
 device_choice choose_device(const engine_options& options, const model_config& config);
 
+// GPUs that this process sees, from 0 on.
+int count_gpus();
+
 // What the flags say of an executor on GPU `device`. Throws load_error where they contradict each other.
 gpu_executor_options gpu_options(std::int32_t device, const engine_options& options, std::int32_t tokenizer_vocab);
 

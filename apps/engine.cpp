@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "apps/cluster/head.hpp"
 #include "apps/device_choice.hpp"
 #include "apps/groups/links.hpp"
 #include "apps/keeper_process.hpp"
@@ -84,10 +85,24 @@ bool a_process_each(const engine_options& o, const model_config& config) {
 
 // The options of one rank: its own GPU, its share of the cores, and as many KV blocks as the group's rank before it had.
 engine_options options_of_rank(engine_options o, const actors::rank_start& place, std::optional<std::int32_t> first_gpu) {
-  if (o.threads == 0 && o.devices() > 1) o.threads = std::max(1, cpu::usable_cores() / o.devices());
   if (place.num_blocks) o.num_kv_blocks = place.num_blocks;
+  if (o.in_cluster()) return o;
+  if (o.threads == 0 && o.devices() > 1) o.threads = std::max(1, cpu::usable_cores() / o.devices());
   if (first_gpu && o.devices() > 1) o.device = "cuda:" + std::to_string(*first_gpu + place.replica * o.group_size() + place.rank);
   return o;
+}
+
+group_layout layout(const engine_options& o, std::chrono::milliseconds deadline) {
+  group_layout l;
+  l.tp_size = o.tensor_parallel_size;
+  l.stages = o.pipeline_parallel_size;
+  l.processes = o.isolate_devices;
+  l.cluster = o.in_cluster();
+  if (l.cluster) l.interface = o.interface;
+  l.across_nodes = o.across_nodes;
+  l.form_deadline = std::chrono::seconds(o.start_deadline_s);
+  l.call_deadline = deadline;
+  return l;
 }
 
 speculation_config speculation(const engine_options& o) {
@@ -213,10 +228,8 @@ class executor_maker {
         draft_(std::move(draft)),
         tokenizer_vocab_(tokenizer_vocab),
         keep_(std::move(keep)),
-        links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
-                std::chrono::seconds(options_.start_deadline_s), call_deadline(options_)}),
-        gpu_links_({options_.tensor_parallel_size, options_.pipeline_parallel_size, options_.isolate_devices,
-                    std::chrono::seconds(options_.start_deadline_s), std::chrono::seconds(options_.start_deadline_s)}) {}
+        links_(layout(options_, call_deadline(options_))),
+        gpu_links_(layout(options_, std::chrono::seconds(options_.start_deadline_s))) {}
 
   std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     const device_choice first = choose_device(options_, source_->config());
@@ -240,7 +253,7 @@ class executor_maker {
  private:
   std::unique_ptr<step_executor> make_rank_on_gpu(std::int32_t device, const engine_options& o, const actors::rank_start& place,
                                                   const actors::publish_rendezvous& publish) {
-    check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
+    if (!options_.in_cluster()) check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
     if (place.size == 1) throw load_error("--tp with GPUs takes a process for each, and this command runs in one");
     const auto link = gpu_links_.open(place, publish);
     return make_executor_on_gpu(device, o, *source_, nullptr, tokenizer_vocab_, link->meet(), call_deadline(options_), keep_);
@@ -300,11 +313,12 @@ std::shared_ptr<telemetry::metrics> make_metrics(const engine_options& o) {
 }
 
 std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,
-                                              std::shared_ptr<telemetry::timeline> timeline, actors::executor_factory make_executor) {
+                                              std::shared_ptr<telemetry::timeline> timeline, actors::executor_factory make_executor,
+                                              cluster_head* head) {
   check(options);
   auto source = open_source(options);
   check_shards(source->config(), options.tensor_parallel_size, options.pipeline_parallel_size);
-  options.isolate_devices = a_process_each(options, source->config());
+  options.isolate_devices = head != nullptr || a_process_each(options, source->config());
   text_side text = load_text_side(*source);
   if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());
 
@@ -326,11 +340,16 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
   if (options.isolate_devices) {
     serving.worker_command = {"/proc/self/exe", "worker"}; // this very program, also after its file was replaced
-    const auto args = to_arguments(options);
-    serving.worker_command.insert(serving.worker_command.end(), args.begin(), args.end());
+    if (head == nullptr) {
+      const auto args = to_arguments(options);
+      serving.worker_command.insert(serving.worker_command.end(), args.begin(), args.end());
+    } else {
+      serving.slot_arguments = head->slot_arguments(options, *source);
+    }
   }
 
   actors::serving_parts parts;
+  if (head != nullptr) parts.cluster = head->describe(options, *source);
   if (options.isolate_devices && options.keep_weights.value_or(options.device != "cpu")) {
     const auto keeper = std::make_shared<keeper_process>(metrics);
     serving.worker_command.push_back("--keeper");

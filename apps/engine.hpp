@@ -55,10 +55,13 @@ struct device_types {
 };
 device_types types_on_device(const engine_options& options, const checkpoint& source);
 
+class cluster_head; // apps/cluster/head.hpp
+
 // Everything together; returns once the device is ready. `timeline` may be null; `make_executor` takes the place of what the flags say of
-// the device. Throws load_error and std::runtime_error.
+// the device; with a `head`, which outlives the engine, ranks are placed on the machines of its cluster. Throws load_error and
+// std::runtime_error.
 std::unique_ptr<actors::serving> start_engine(engine_options options, std::shared_ptr<telemetry::metrics> metrics,
                                               std::shared_ptr<telemetry::timeline> timeline = nullptr,
-                                              actors::executor_factory make_executor = {});
+                                              actors::executor_factory make_executor = {}, cluster_head* head = nullptr);
 
 } // namespace troupe::apps

@@ -1,6 +1,7 @@
 #include "apps/engine_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -150,6 +151,19 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   add("--max-model-len", o.max_model_len);
   add("--num-kv-blocks", o.num_kv_blocks);
   return args;
+}
+
+engine_options parse_arguments(std::vector<std::string> arguments) {
+  engine_options o;
+  CLI::App app;
+  add_engine_flags(app, o);
+  std::reverse(arguments.begin(), arguments.end()); // as CLI11 wants them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& e) {
+    throw std::invalid_argument(e.what());
+  }
+  return o;
 }
 
 std::size_t parse_bytes(const std::string& text, const std::string& flag) {

@@ -64,6 +64,11 @@ struct engine_options {
   std::int32_t step_deadline_s = 120;
   std::int32_t start_deadline_s = 300;
 
+  // Of a worker in a cluster: whoever started it chose its --device and --threads for it alone, and the interface of its links.
+  std::string interface;
+  bool across_nodes = false;
+
+  bool in_cluster() const { return !interface.empty(); }
   std::int32_t group_size() const { return tensor_parallel_size * pipeline_parallel_size; }
   std::int32_t devices() const { return group_size() * data_parallel_size; }
 };
@@ -73,6 +78,9 @@ void add_engine_flags(CLI::App& command, engine_options& options);
 
 // The same flags as a command line, for a worker process. Values come out as they are, one argument each.
 std::vector<std::string> to_arguments(const engine_options& options);
+
+// The reverse. Throws std::invalid_argument: what is wrong with which flag.
+engine_options parse_arguments(std::vector<std::string> arguments);
 
 // "1GiB" -> bytes. Throws std::invalid_argument naming `flag`.
 std::size_t parse_bytes(const std::string& text, const std::string& flag);

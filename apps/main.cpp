@@ -24,6 +24,7 @@ int run_program(int argc, char** argv) {
   troupe::apps::add_simulate(app, exit_code);
   troupe::apps::add_worker(app, exit_code);
   troupe::apps::add_keeper(app, exit_code);
+  troupe::apps::add_node(app, exit_code);
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
   troupe::apps::add_bench_serve(*bench, exit_code);

@@ -1,7 +1,4 @@
 // troupe serve: HTTP in front of the actors, probes from the first moment, a drain on SIGTERM.
-#include <csignal>
-#include <ctime>
-
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <CLI/CLI.hpp>
@@ -11,9 +8,11 @@
 #include <fstream>
 #include <future>
 
+#include "apps/cluster/head.hpp"
 #include "apps/commands.hpp"
 #include "apps/engine.hpp"
 #include "apps/late_handler.hpp"
+#include "apps/shutdown_signals.hpp"
 #include "apps/tracing.hpp"
 #include "apps/upgrade.hpp"
 #include "transport/http/server.hpp"
@@ -28,26 +27,7 @@ struct serve_options {
   std::string api_key_file;
   int drain_timeout_s = 30;
   std::string trace_file;
-};
-
-// SIGTERM and SIGINT, taken by a thread that asks for them. Made before any other thread, which then all have them blocked.
-class shutdown_signals {
- public:
-  shutdown_signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  // True when one came within `timeout`.
-  bool wait(std::chrono::milliseconds timeout) const {
-    const timespec limit{static_cast<time_t>(timeout.count() / 1000), static_cast<long>(timeout.count() % 1000) * 1'000'000L};
-    return sigtimedwait(&set_, nullptr, &limit) > 0;
-  }
-
- private:
-  sigset_t set_{};
+  head_flags cluster;
 };
 
 void read_api_keys(serve_options& o) {
@@ -114,11 +94,17 @@ int serve(serve_options& o) {
   hooks.request_done = [metrics](std::string_view route, int status) { metrics->http_request(route, status); };
   hooks.slow_reader_dropped = [metrics] { metrics->slow_reader_dropped(); };
 
+  std::unique_ptr<cluster_head> head; // outlives the engine
+  check_head_flags(o.cluster);
+  if (!o.cluster.listen.empty()) {
+    head = std::make_unique<cluster_head>(o.cluster, [metrics] { metrics->node_refused(); });
+    spdlog::info("cluster: nodes join at {}", head->address());
+  }
   std::unique_ptr<actors::serving> engine; // outlives the server, whose requests call into it
   http::server server(o.http, handler, std::move(hooks));
   spdlog::info("listening on http://{}:{}", o.http.host, server.port());
 
-  auto starting = std::async(std::launch::async, [&] { return start_engine(o.engine, metrics, timeline); });
+  auto starting = std::async(std::launch::async, [&] { return start_engine(o.engine, metrics, timeline, {}, head.get()); });
   while (starting.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
     if (signals.wait(std::chrono::milliseconds(20))) {
       spdlog::warn("stopped while loading");
@@ -154,6 +140,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_trace_flag(*command, options->trace_file);
+  add_head_flags(*command, options->cluster);
   command->callback([options, &exit_code] { exit_code = serve(*options); });
 }
 

@@ -43,6 +43,8 @@ void add_worker(CLI::App& app, int& exit_code) {
   command->group(""); // not shown in the help
   add_engine_flags(*command, options->engine);
   command->add_option("--parent-port", options->parent_port, "port of the serving process")->required();
+  command->add_option("--interface", options->engine.interface, "in a cluster: address that this rank's links go through");
+  command->add_flag("--across-nodes", options->engine.across_nodes, "in a cluster of several machines");
   command->add_flag("--keeper", options->keeper, "standard input begins with a line that names a keeper of weights");
   command->callback([options, &exit_code] { exit_code = work(*options); });
 }

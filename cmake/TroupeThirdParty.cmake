@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
 find_package(CAF REQUIRED) # cmake/FindCAF.cmake: Debian ships no config for it
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)

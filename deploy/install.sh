@@ -5,6 +5,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config curl ca-certificates python3 python3-pip python3-venv
   libcaf-dev prometheus-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libpcre2-dev libicu-dev libsentencepiece-dev
+  libssl-dev
   libgtest-dev libgmock-dev)
 [ "${1:-}" = --tests ] && packages+=(prometheus binutils)
 

@@ -49,6 +49,8 @@ std::shared_ptr<cuda::nccl_communicator> joined(communicator& host, const std::s
   cuda::nccl_options options;
   options.name = name;
   options.deadline = deadline;
+  options.interface = host.interface;
+  options.across_nodes = host.across_nodes;
   cuda::nccl_group_id id;
   if (host.rank() == 0) id = cuda::make_nccl_group_id(options);
   std::array<std::int32_t, sizeof(id.bytes) / sizeof(std::int32_t)> words{};

@@ -15,6 +15,8 @@ struct rank_context {
   int tp_rank = 0, tp_size = 1, stage = 0, stages = 1;
   std::shared_ptr<communicator> tensor;   // the ranks of this stage, by tp_rank; null when tp_size is 1
   std::shared_ptr<communicator> pipeline; // those of the same tp_rank in all stages, by stage; null when stages is 1
+  std::string interface = {};             // that NCCL's sockets use (see choose_interface()); empty: NCCL's choice, on one machine
+  bool across_nodes = false;              // the group's ranks are on several machines
 
   bool first_stage() const { return stage == 0; }
   bool last_stage() const { return stage == stages - 1; }

@@ -21,6 +21,7 @@
 #include "core/json.hpp"
 #include "telemetry/buckets.hpp"
 #include "telemetry/group_series.hpp"
+#include "telemetry/node_series.hpp"
 #include "telemetry/process_stats.hpp"
 
 namespace troupe::telemetry {
@@ -128,6 +129,7 @@ struct metrics::impl {
   mutable std::mutex engine_guard;                             // set_engine() is one assignment; the gauges follow when a scrape comes
   std::vector<engine_state> engines;                           // by replica
   std::vector<group_series> groups;                            // by replica
+  node_series nodes;
   mutable std::mutex render_guard;
 
   impl(std::string_view served_model, std::string_view version, log_function log_line, group_shape shape);
@@ -180,7 +182,8 @@ metrics::impl::impl(std::string_view served_model, std::string_view version, log
       step_sequences(add_histogram(registry, "troupe_step_sequences", "Sequences in one device step.", model, sequence_buckets())),
       step_tokens(add_histogram(registry, "troupe_step_tokens", "Tokens computed in one device step.", model, token_buckets())),
       engines(static_cast<std::size_t>(std::max(1, shape.replicas))),
-      groups(add_group_series(registry, model, shape)) {
+      groups(add_group_series(registry, model, shape)),
+      nodes(registry, model) {
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     auto labels = model;
     labels.emplace("outcome", outcomes[i]);
@@ -365,6 +368,14 @@ void metrics::set_group(std::int32_t replica, bool up, std::int64_t epoch) noexc
 void metrics::moved(std::int64_t sequences) noexcept {
   impl_->moved_sequences.Increment(static_cast<double>(impl_->checked(statistic::moved, sequences)));
 }
+
+void metrics::set_node(const std::string& name, const node_figures& now) noexcept try {
+  impl_->nodes.set(name, now);
+} catch (...) { // no memory for a series: it is missing
+}
+
+void metrics::node_lost() noexcept { impl_->nodes.lost(); }
+void metrics::node_refused() noexcept { impl_->nodes.refused(); }
 
 void metrics::kept_weights(std::uint64_t bytes, std::uint64_t filled, std::uint64_t mapped) noexcept {
   impl_->kept_bytes.Set(static_cast<double>(bytes));

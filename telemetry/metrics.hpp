@@ -35,6 +35,14 @@ struct engine_state {
   bool speculating = false;
 };
 
+// A machine of a cluster.
+struct node_figures {
+  bool up = false;
+  std::int32_t slots = 0;
+  std::int32_t ranks = 0; // slots that a group holds
+};
+inline constexpr std::string_view head_machine = "head"; // by this name; no node may have it
+
 // Places in a run of drafts that are counted apart; the last one stands for all further ones, too.
 constexpr std::size_t draft_places = 8;
 
@@ -71,6 +79,10 @@ class metrics {
   void start_failed(std::int32_t replica) noexcept; // of a group that was there before
   void set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept;
   void moved(std::int64_t sequences) noexcept; // to another replica
+  // `name`: the operator's; not a client's.
+  void set_node(const std::string& name, const node_figures& now) noexcept;
+  void node_lost() noexcept;
+  void node_refused() noexcept;
   void set_engine(std::int32_t replica, const engine_state& now) noexcept;
   void set_ready(bool ready) noexcept;
   // `route` must be one of the known routes, anything else counts as "other"; status as its class ("2xx").

@@ -65,6 +65,10 @@ class tcp_link final : public group_link {
     auto bundle = std::make_shared<link_bundle>();
     bundle->all = door_ ? door_->form(size) : join_tcp_group(parse_tcp_address(rendezvous_), rank_, size, options("group"));
     rank_context rank{rank_ % layout_.tp_size, layout_.tp_size, rank_ / layout_.tp_size, layout_.stages, nullptr, nullptr};
+    if (layout_.cluster) {
+      rank.interface = layout_.interface;
+      rank.across_nodes = layout_.across_nodes;
+    }
     if (layout_.stages == 1) {
       rank.tensor = {bundle, bundle->all.get()};
     } else if (layout_.tp_size == 1) {
@@ -81,6 +85,8 @@ class tcp_link final : public group_link {
   tcp_options options(const std::string& name) const {
     tcp_options o;
     o.name = name;
+    o.interface = layout_.interface;
+    o.across_nodes = layout_.across_nodes;
     o.form_deadline = layout_.form_deadline;
     o.deadline = layout_.call_deadline;
     return o;

@@ -15,8 +15,11 @@ struct group_layout {
   int tp_size = 1;
   int stages = 1;
   bool processes = false;                          // a process per rank; else threads of this one
+  std::string interface = "127.0.0.1";             // that this rank's links go through (see choose_interface()); of processes
+  bool across_nodes = false;                       // ranks may be on several machines
   std::chrono::milliseconds form_deadline{10'000}; // until all ranks are there
   std::chrono::milliseconds call_deadline{10'000}; // of each collective
+  bool cluster = false;                            // NCCL, too, goes through the interface
 };
 
 // A rank on its way into its group. Rank 0 has published where to meet when the constructor is done, so that all ranks may load their

@@ -10,7 +10,8 @@ import sys
 
 OWNERS = {
     "CAF": (re.compile(r"\bcaf::"), {"actors"}),
-    "Boost": (re.compile(r"\bboost::"), {"transport_http", "apps"}),
+    "Boost": (re.compile(r"\bboost::"), {"transport_http", "transport_cluster", "apps"}),
+    "OpenSSL": (re.compile(r"\b(SSL_\w+|EVP_\w+|HMAC)\b"), {"transport_cluster"}),
     "CUDA": (re.compile(r"\b(cuda[A-Z]\w+|cublas\w+)"), {"device", "kernels", "transport_collective"}),
     "NCCL": (re.compile(r"\bnccl[A-Z]\w+"), {"transport_collective"}),
     "prometheus-cpp": (re.compile(r"\bprometheus::"), {"telemetry"}),

@@ -1,0 +1,52 @@
+// A node's side of a cluster: joins, starts and ends the processes of ranks as the head says, and tells it of their ends.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "actors/actor_pointer.hpp"
+#include "actors/child_process.hpp"
+#include "actors/cluster.hpp"
+#include "actors/protocol.hpp"
+
+namespace troupe::actors {
+
+// What others see of the node's actor. Thread-safe.
+class membership_board {
+ public:
+  void end(membership_result result); // the first one stays
+  std::optional<membership_result> result() const;
+  std::atomic<std::int32_t> ranks{0};
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<membership_result> result_;
+};
+
+struct node_state {
+  static constexpr const char* name = "node";
+
+  struct worker {
+    std::uint64_t generation = 0;
+    std::int32_t slot = 0;
+    std::unique_ptr<child_process> child;
+  };
+  using rank_key = std::pair<std::int32_t, std::int32_t>; // replica, rank
+
+  node_parts parts;
+  cluster_actor cluster;
+  std::shared_ptr<membership_board> board;
+  std::optional<worker_plan> plan; // none before the head's welcome
+  std::map<rank_key, worker> workers;
+};
+
+// Ends, and all ranks with it, when the cluster's actor does, or is not heard of for a second.
+node_actor::behavior_type run_node(actor_pointer<node_actor, node_state> self, node_parts parts, cluster_actor cluster,
+                                   std::shared_ptr<membership_board> board);
+
+} // namespace troupe::actors

@@ -1,0 +1,52 @@
+// The series of a cluster's machines. Part of metrics' implementation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "telemetry/metrics.hpp"
+
+namespace prometheus {
+class Counter;
+class Gauge;
+class Registry;
+template <typename T>
+class Family;
+} // namespace prometheus
+
+namespace troupe::telemetry {
+
+// The head is there from the start. Of machines that went, the one that is gone longest is forgotten where there would be more than 256:
+// names are the operator's, and those of a fleet may never come back.
+class node_series {
+ public:
+  node_series(prometheus::Registry& registry, const std::map<std::string, std::string>& model);
+
+  void set(const std::string& name, const node_figures& now); // thread-safe
+  void lost();
+  void refused();
+
+ private:
+  struct one {
+    prometheus::Gauge* up;
+    prometheus::Gauge* slots;
+    prometheus::Gauge* ranks;
+    std::uint64_t last_change = 0; // of `up`
+    bool is_up = false;
+  };
+
+  one& find(const std::string& name);
+  void forget_one();
+
+  const std::map<std::string, std::string> model_;
+  prometheus::Family<prometheus::Gauge>&up_, &slots_, &ranks_;
+  prometheus::Gauge& nodes_;
+  prometheus::Counter &joins_, &losses_, &refusals_;
+  std::mutex guard_;
+  std::map<std::string, one> machines_;
+  std::uint64_t changes_ = 0;
+};
+
+} // namespace troupe::telemetry
