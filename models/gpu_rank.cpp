@@ -44,13 +44,14 @@ bool gpu_rank::is_stuck() const { return (devices && devices->is_stuck()) || (ro
 
 namespace {
 
-// The group of the GPUs whose ranks `host` joins; its first rank's id goes round there.
-std::shared_ptr<cuda::nccl_communicator> joined(communicator& host, const std::string& name, std::chrono::milliseconds deadline) {
+// The group of the GPUs whose ranks `host` joins; its first rank's id goes round there. `place` says through which interface.
+std::shared_ptr<cuda::nccl_communicator> joined(const rank_context& place, communicator& host, const std::string& name,
+                                                std::chrono::milliseconds deadline) {
   cuda::nccl_options options;
   options.name = name;
   options.deadline = deadline;
-  options.interface = host.interface;
-  options.across_nodes = host.across_nodes;
+  options.interface = place.interface;
+  options.across_nodes = place.across_nodes;
   cuda::nccl_group_id id;
   if (host.rank() == 0) id = cuda::make_nccl_group_id(options);
   std::array<std::int32_t, sizeof(id.bytes) / sizeof(std::int32_t)> words{};
@@ -66,11 +67,11 @@ gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::m
   gpu_rank rank{host, nullptr, nullptr, nullptr};
   if (host.size() == 1) return rank;
   cuda::use_device(device);
-  if (host.tp_size > 1) with_tensor(host, [&](communicator& group) { rank.devices = joined(group, "tp", deadline); });
+  if (host.tp_size > 1) with_tensor(host, [&](communicator& group) { rank.devices = joined(host, group, "tp", deadline); });
   if (host.stages > 1) {
     with_pipeline(host, [&](communicator& group) {
-      rank.rows = joined(group, "rows of the pipeline", deadline);
-      rank.draws = joined(group, "draws of the pipeline", deadline);
+      rank.rows = joined(host, group, "rows of the pipeline", deadline);
+      rank.draws = joined(host, group, "draws of the pipeline", deadline);
     });
   }
   return rank;
