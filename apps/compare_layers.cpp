@@ -18,7 +18,7 @@ namespace troupe::apps {
 
 namespace {
 
-constexpr std::uint32_t probe_count = 4;
+constexpr std::uint32_t probe_count = 8;
 
 // Both sides of the comparison, and what rounding may do to the plain path.
 struct two_sides {

@@ -57,12 +57,47 @@ prefill::shape shape_of(const prefill_attention_args& args) {
   return s;
 }
 
+std::int32_t share_count(std::int32_t longest) { return prefill::share_of(longest - 1) + 1; }
+
+template <class T, int HeadDim, bool Shares>
+void start(cuda::stream_handle on, const prefill_attention_args& args, const prefill::shape& s, std::int64_t items) {
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors()));
+  launch(on, {blocks, prefill::threads, sizeof(prefill::shared_state<HeadDim>) + 1024, args.overlaps}, prefill::kernel<T, HeadDim, Shares>,
+         s, static_cast<T*>(args.output));
+}
+
+// As many tiles at a time as the workspace has room for, and what they get joined behind them.
+template <class T, int HeadDim>
+void start_in_shares(cuda::stream_handle on, const prefill_attention_args& args, prefill::shape s) {
+  const attention_shares& in = args.shares;
+  const std::int32_t shares = share_count(in.longest);
+  const std::size_t of_tile = attention_shares_workspace(1, in.tile_rows, args.heads, HeadDim, in.longest);
+  const std::size_t room = in.workspace_bytes / of_tile;
+  require(room >= 1, op, "the workspace has no room for a tile's shares");
+  require(in.last_position == nullptr || room >= static_cast<std::size_t>(args.tile_count), op, "the workspace has no room for all tiles");
+  for (std::int32_t first = 0; first < args.tile_count;) {
+    const auto count = static_cast<std::int32_t>(std::min(room, static_cast<std::size_t>(args.tile_count - first)));
+    const std::int64_t parts = std::int64_t{shares} * count * in.tile_rows * args.heads;
+    float* const mix = static_cast<float*>(in.workspace);
+    s.tiles = args.tiles + first;
+    s.items = count * args.kv.layout.kv_heads;
+    s.parts = {mix, reinterpret_cast<float2*>(mix + parts * HeadDim), in.tile_rows, args.heads, shares, in.last_position};
+    start<T, HeadDim, true>(on, args, s, std::int64_t{shares} * s.items);
+    if (shares > 1) {
+      constexpr int heads = prefill::join_threads / (HeadDim / 4);
+      const dim3 grid(static_cast<unsigned>(count * in.tile_rows), static_cast<unsigned>((args.heads + heads - 1) / heads));
+      launch(on, {grid, prefill::join_threads, 0, args.overlaps}, prefill::join_kernel<T, HeadDim>, s.tiles, count, s.parts, args.window,
+             s.scale_log2, static_cast<T*>(args.output), args.output_stride);
+    }
+    first += count;
+  }
+}
+
 template <class T, int HeadDim>
 void start(cuda::stream_handle on, const prefill_attention_args& args) {
   const prefill::shape s = shape_of(args);
-  const auto blocks = static_cast<unsigned>(std::min(s.items, multiprocessors()));
-  launch(on, {blocks, prefill::threads, sizeof(prefill::shared_state<HeadDim>) + 1024, args.overlaps}, prefill::kernel<T, HeadDim>, s,
-         static_cast<T*>(args.output));
+  if (args.shares.workspace != nullptr) return start_in_shares<T, HeadDim>(on, args, s);
+  start<T, HeadDim, false>(on, args, s, s.items);
 }
 
 } // namespace
@@ -71,6 +106,13 @@ std::int32_t prefill_tile_rows(std::int32_t heads, std::int32_t kv_heads) {
   require(kv_heads > 0 && heads > 0 && heads % kv_heads == 0, op, "heads are a multiple of the KV heads");
   require(heads / kv_heads <= prefill::lines, op, "at most 64 heads share a KV head");
   return prefill::warpgroups * (prefill::lines / (heads / kv_heads));
+}
+
+std::size_t attention_shares_workspace(std::int32_t tiles, std::int32_t tile_rows, std::int32_t heads, std::int32_t head_dim,
+                                       std::int32_t longest) {
+  const auto parts = static_cast<std::size_t>(share_count(longest)) * static_cast<std::size_t>(tiles) *
+                     static_cast<std::size_t>(tile_rows) * static_cast<std::size_t>(heads);
+  return parts * (static_cast<std::size_t>(head_dim) * sizeof(float) + sizeof(float2));
 }
 
 void split_prefill(std::span<const prefill_span> spans, std::int32_t heads, std::int32_t kv_heads, std::int32_t window,
@@ -93,6 +135,7 @@ void prefill_attention(cuda::stream_handle on, const prefill_attention_args& arg
   require(layout.block_size > 0 && layout.block_size % prefill::piece == 0, op, "blocks hold a multiple of 16 positions");
   require(layout.head_dim == 64 || layout.head_dim == 128, op, "head_dim is 64 or 128");
   require(args.scale > 0, op, "the scale is above 0");
+  require(args.shares.workspace == nullptr || (args.shares.tile_rows >= 1 && args.shares.longest >= 1), op, "shares of at least 1 row");
   require(args.query_stride % 8 == 0 && args.output_stride % 2 == 0, op, "query strides are multiples of 8, output strides even");
   with_half_type(layout.type, op, [&]<class T>() {
     if (layout.head_dim == 64)

@@ -89,15 +89,26 @@ __device__ __forceinline__ void gather(lines_state<HeadDim>& l, const std::uint1
 __device__ __forceinline__ void take_turn(std::int32_t warpgroup) { sync_threads(1 + warpgroup, warpgroups * 128); }
 __device__ __forceinline__ void pass_turn(std::int32_t warpgroup) { arrive_threads(2 - warpgroup, warpgroups * 128); }
 
-// One warpgroup's share of an item. `at` moves on by the item's steps.
-template <class T, int HeadDim>
+// A share's part of a line: `lane`s of four hold its dimensions in turn.
+template <int HeadDim>
+__device__ __forceinline__ void store_part(const share_parts& parts, std::int64_t part, const lines_state<HeadDim>& l, int half,
+                                           std::int32_t lane) {
+  float* const to = parts.mix + part * HeadDim + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < HeadDim / 2; i += 4) store_two(to + i * 2, l.mix[i + 2 * half], l.mix[i + 2 * half + 1]);
+  if (lane % 4 == 0) parts.state[part] = make_float2(l.top[half], l.sum[half]);
+}
+
+// One warpgroup's rows of an item. `at` moves on by the item's steps.
+template <class T, int HeadDim, bool Shares>
 __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadDim>& shared, const item& it, ring_place& at,
                                               std::uint32_t query_parity, std::int32_t warpgroup, T* output) {
   const std::int32_t lane = threadIdx.x % 32, first_line = threadIdx.x % 128 / 32 * 16 + lane / 4;
   const std::int32_t rows = min(s.rows, it.tile.rows - warpgroup * s.rows), first_position = it.tile.first_position + warpgroup * s.rows;
   // Steps that this warpgroup's rows see; the others are passed over.
   const std::int32_t low = s.window > 0 ? max(0, first_position - s.window + 1) : 0;
-  const std::int32_t end = rows > 0 ? (first_position + rows + keys - 1) / keys : it.first, begin = rows > 0 ? low / keys : it.first;
+  std::int32_t end = rows > 0 ? (first_position + rows + keys - 1) / keys : it.first, begin = rows > 0 ? low / keys : it.first;
+  if constexpr (Shares) end = max(it.first, min(end, it.last)), begin = max(it.first, min(begin, it.last));
   lines_state<HeadDim> l;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -189,6 +200,15 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
     l.sum[half] += __shfl_xor_sync(0xffffffffU, l.sum[half], 2);
     const std::int32_t line = first_line + 8 * half, row = line / s.group;
     if (row >= rows) continue;
+    if constexpr (Shares) {
+      const std::int32_t own = l.position[half], seen_from = s.window > 0 ? max(0, own - s.window + 1) : 0;
+      if (it.share < share_of(seen_from) || it.share > share_of(own)) continue;
+      if (!is_in_one_share(seen_from, own)) {
+        const std::int32_t head = it.head * s.group + line % s.group;
+        store_part(s.parts, s.parts.at(it.share, it.tile_index, s.items / s.kv_heads, warpgroup * s.rows + row, head), l, half, lane);
+        continue;
+      }
+    }
     const float inverse = 1.0F / l.sum[half];
     T* const to = output + (it.tile.first_row + warpgroup * s.rows + row) * s.output_stride +
                   (it.head * s.group + line % s.group) * HeadDim + lane % 4 * 2;
@@ -198,7 +218,7 @@ __device__ __forceinline__ void multiply_item(const shape& s, shared_state<HeadD
   }
 }
 
-template <class T, int HeadDim>
+template <class T, int HeadDim, bool Shares>
 __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ shape s, T* output) {
   extern __shared__ std::byte raw[];
   auto& shared = *reinterpret_cast<shared_state<HeadDim>*>((reinterpret_cast<std::uintptr_t>(raw) + 1023) / 1024 * 1024);
@@ -223,19 +243,55 @@ __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ sha
   wait_for_previous();
   if (threadIdx.x < 128) {
     give_registers<copy_registers>();
-    if (threadIdx.x < 32) copy<HeadDim>(s, shared, static_cast<std::int32_t>(threadIdx.x));
+    if (threadIdx.x < 32) copy<HeadDim, Shares>(s, shared, static_cast<std::int32_t>(threadIdx.x));
   } else {
     take_registers<product_registers>();
     const std::int32_t warpgroup = static_cast<std::int32_t>(threadIdx.x) / 128 - 1;
     ring_place at;
     std::uint32_t query_parity = 0;
     if (warpgroup == 1) pass_turn(warpgroup); // the first warpgroup begins
-    for_each_item(s, [&](const item& it) {
-      multiply_item<T, HeadDim>(s, shared, it, at, query_parity, warpgroup, output);
+    for_each_item<Shares>(s, [&](const item& it) {
+      multiply_item<T, HeadDim, Shares>(s, shared, it, at, query_parity, warpgroup, output);
       query_parity ^= 1;
     });
     if (warpgroup == 0) take_turn(warpgroup); // so that none is left over
   }
+}
+
+constexpr int join_threads = 128;
+
+// The results of lines that several shares have parts of, which are added up in order of positions. A block: a row of a tile (blockIdx.x)
+// and some heads; a thread: four dimensions.
+template <class T, int HeadDim>
+__global__ void __launch_bounds__(join_threads) join_kernel(const prefill_tile* tiles, std::int32_t tile_count, share_parts parts,
+                                                            std::int32_t window, float scale_log2, T* output, std::int64_t output_stride) {
+  constexpr int of_head = HeadDim / 4;
+  let_next_start();
+  wait_for_previous();
+  const std::int32_t index = static_cast<std::int32_t>(blockIdx.x) / parts.tile_rows,
+                     row = static_cast<std::int32_t>(blockIdx.x) % parts.tile_rows;
+  const std::int32_t head = static_cast<std::int32_t>(blockIdx.y * (join_threads / of_head) + threadIdx.x / of_head);
+  const std::int32_t dim = static_cast<std::int32_t>(threadIdx.x) % of_head * 4;
+  const prefill_tile tile = tiles[index];
+  const std::int32_t own = tile.first_position + row, low = window > 0 ? max(0, own - window + 1) : 0;
+  if (row >= tile.rows || head >= parts.heads || is_in_one_share(low, own)) return;
+  const std::int32_t first = share_of(low), last = share_of(own);
+  float top = minus_infinity;
+  for (std::int32_t share = first; share <= last; ++share) top = fmaxf(top, parts.state[parts.at(share, index, tile_count, row, head)].x);
+  float sum = 0, mix[4] = {};
+#pragma unroll 4
+  for (std::int32_t share = first; share <= last; ++share) {
+    const std::int64_t part = parts.at(share, index, tile_count, row, head);
+    const float2 state = parts.state[part];
+    const float4 values = *reinterpret_cast<const float4*>(parts.mix + part * HeadDim + dim);
+    const float scale = power_of_two((state.x - top) * scale_log2);
+    sum += state.y * scale;
+    mix[0] += values.x * scale, mix[1] += values.y * scale, mix[2] += values.z * scale, mix[3] += values.w * scale;
+  }
+  const float inverse = 1.0F / sum;
+  T* const to = output + (tile.first_row + row) * output_stride + head * HeadDim + dim;
+  store_two(to, mix[0] * inverse, mix[1] * inverse);
+  store_two(to + 2, mix[2] * inverse, mix[3] * inverse);
 }
 
 } // namespace troupe::gpu::prefill

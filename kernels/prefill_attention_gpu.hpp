@@ -2,6 +2,7 @@
 // The cache lies as device/kv_layout.hpp says. Keys and values of the rows themselves are written first (rope_and_kv_write).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,6 +35,20 @@ std::int32_t prefill_tile_rows(std::int32_t heads, std::int32_t kv_heads);
 void split_prefill(std::span<const prefill_span> spans, std::int32_t heads, std::int32_t kv_heads, std::int32_t window,
                    std::vector<prefill_tile>& tiles);
 
+// Positions cut at fixed places into shares that are worked on side by side and joined in order, so that few rows that see much do not
+// leave the GPU idle. A row's result then depends on the same few things, but its bits differ from those without shares.
+struct attention_shares {
+  void* workspace = nullptr;       // on 16 bytes; null: no shares
+  std::size_t workspace_bytes = 0; // at least one tile's; with `last_position` all tiles', up to `longest`
+  std::int32_t tile_rows = 0;      // most rows of a tile
+  std::int32_t longest = 0;        // positions of the longest row that may come
+  // Device memory, or null: the last position of all rows. Launches can then be captured, for rows of any length up to `longest`.
+  const std::int32_t* last_position = nullptr;
+};
+// Bytes for `tiles` tiles at once.
+std::size_t attention_shares_workspace(std::int32_t tiles, std::int32_t tile_rows, std::int32_t heads, std::int32_t head_dim,
+                                       std::int32_t longest);
+
 // The row at position p sees positions max(0, p - window + 1) .. p. o = sum_j softmax_j(scale * q . k_j) v_j with f32 sums; weights are
 // rounded to the element type before they meet the values. A row's result depends on nothing but its own position, query, keys and values.
 struct prefill_attention_args {
@@ -51,7 +66,8 @@ struct prefill_attention_args {
   std::int64_t table_stride = 0;
   kv_layer_view kv;        // bf16 or f16; block_size a multiple of 16, head_dim 64 or 128; 16-byte aligned
   std::int32_t blocks = 0; // in kv
-  bool overlaps = false;   // as in linear_args
+  attention_shares shares;
+  bool overlaps = false; // as in linear_args
 };
 
 void prefill_attention(cuda::stream_handle on, const prefill_attention_args& args);

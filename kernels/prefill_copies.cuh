@@ -17,10 +17,35 @@ constexpr int threads = (1 + warpgroups) * 128;
 constexpr int copy_registers = 40, product_registers = 232;
 constexpr float minus_infinity = -INFINITY;
 
+// Where shares of positions begin: multiples of `keys`, close together at first, so that a short row too is worked on in several places.
+__host__ __device__ constexpr std::int32_t share_begin(std::int32_t share) {
+  return share < 16 ? share * 256 : share < 44 ? 4096 + (share - 16) * 1024 : 32768 + (share - 44) * 4096;
+}
+__host__ __device__ constexpr std::int32_t share_of(std::int32_t position) {
+  return position < 4096 ? position / 256 : position < 32768 ? 16 + (position - 4096) / 1024 : 44 + (position - 32768) / 4096;
+}
+// Whether a line gets its result in one piece.
+__host__ __device__ constexpr bool is_in_one_share(std::int32_t low, std::int32_t position) { return share_of(low) == share_of(position); }
+
+// With shares: what a line has of each, before it is divided by the sum. A part is a line and a share.
+struct share_parts {
+  float* mix;                    // [shares][tiles][tile_rows][heads][head_dim]
+  float2* state;                 // the same without head_dim: the largest score, and the sum of weights
+  std::int32_t tile_rows, heads; // most rows of a tile
+  std::int32_t shares;           // of the longest line; at most so many where `last_position` says it
+  const std::int32_t* last_position;
+
+  __device__ std::int32_t count() const { return last_position != nullptr ? share_of(*last_position) + 1 : shares; }
+  __device__ std::int64_t at(std::int32_t share, std::int32_t tile, std::int32_t tiles, std::int32_t row, std::int32_t head) const {
+    return ((static_cast<std::int64_t>(share) * tiles + tile) * tile_rows + row) * heads + head;
+  }
+};
+
 struct shape {
   CUtensorMap query, key, value;
   const prefill_tile* tiles;
   std::int32_t items; // tiles times KV heads
+  share_parts parts;  // where positions are cut
   std::int32_t kv_heads, group;
   std::int32_t rows; // that a warpgroup's lines hold: lines / group
   std::int32_t block_size, window;
@@ -49,32 +74,43 @@ struct ring_place {
   }
 };
 
-// One (tile, KV head). Positions low .. tile.end_position - 1 may be read.
+// One (tile, KV head), or a share of it. Positions low .. tile.end_position - 1 may be read.
 struct item {
   prefill_tile tile;
   std::int32_t head, low, first, last; // key steps first .. last - 1 are taken
+  std::int32_t share, tile_index;
+  __device__ bool is_empty() const { return first >= last; }
 };
 
+template <bool Shares>
 __device__ __forceinline__ item item_at(const shape& s, std::int32_t index) {
   item out;
-  out.tile = s.tiles[index / s.kv_heads];
+  out.share = Shares ? index / s.items : 0;
+  index -= out.share * s.items;
+  out.tile_index = index / s.kv_heads;
+  out.tile = s.tiles[out.tile_index];
   out.head = index % s.kv_heads;
   out.low = s.window > 0 ? max(0, out.tile.first_position - s.window + 1) : 0;
   out.first = out.low / keys;
   out.last = out.tile.rows > 0 ? (out.tile.first_position + out.tile.rows + keys - 1) / keys : out.first;
+  if constexpr (Shares) {
+    out.first = max(out.first, share_begin(out.share) / keys);
+    out.last = min(out.last, share_begin(out.share + 1) / keys);
+  }
   return out;
 }
 
 // The items of this block: there and back over the blocks, as the longest come first. Calls body(item) for those with something to do.
-template <class Body>
+template <bool Shares, class Body>
 __device__ __forceinline__ void for_each_item(const shape& s, const Body& body) {
+  const std::int32_t items = Shares ? s.items * s.parts.count() : s.items;
   const std::int32_t blocks = static_cast<std::int32_t>(gridDim.x), block = static_cast<std::int32_t>(blockIdx.x);
   bool back = false;
-  for (std::int32_t start = 0; start < s.items; start += blocks, back = !back) {
+  for (std::int32_t start = 0; start < items; start += blocks, back = !back) {
     const std::int32_t index = start + (back ? blocks - 1 - block : block);
-    if (index >= s.items) continue;
-    const item it = item_at(s, index);
-    if (it.tile.rows > 0) body(it);
+    if (index >= items) continue;
+    const item it = item_at<Shares>(s, index);
+    if (!it.is_empty()) body(it);
   }
 }
 
@@ -89,13 +125,13 @@ __device__ __forceinline__ void clear_behind(std::uint16_t (&value)[HeadDim / 64
 }
 
 // The copying warp. Pieces that no row sees arrive as zeros: they are asked for outside the cache.
-template <int HeadDim>
+template <int HeadDim, bool Shares>
 __device__ void copy(const shape& s, shared_state<HeadDim>& shared, std::int32_t lane) {
   constexpr int panels = HeadDim / 64, pieces = keys / piece;
   constexpr std::uint32_t step_bytes = keys * HeadDim * 2;
   ring_place at;
   std::uint32_t query_parity = 0, torn_parity = 0;
-  for_each_item(s, [&](const item& it) {
+  for_each_item<Shares>(s, [&](const item& it) {
     mbarrier_wait(&shared.query_empty, query_parity ^ 1);
     query_parity ^= 1;
     if (lane == 0) {

@@ -54,6 +54,7 @@ __global__ void prepare_rows_kernel(prepare_rows_args a) {
   }
   const step_row row = a.rows[block];
   const token_id token = input_of(a, row);
+  if (thread == 0 && block == 0 && a.last_position != nullptr) *a.last_position = a.longest_row;
   if (thread == 0) {
     a.tokens[block] = token;
     a.positions[block] = row.position;

@@ -74,14 +74,16 @@ struct prepare_rows_args {
   const step_head* heads = nullptr;
   std::int32_t head_count = 0;
   std::int32_t block_size = 0;
-  token_id* tokens = nullptr;         // [row_count]
-  std::int32_t* positions = nullptr;  // [row_count]
-  std::int32_t* tables = nullptr;     // [row_count]: the row's slot, which is its row of slots.block_tables
-  std::int32_t* row_tables = nullptr; // [table_rows][slots.table_stride], up to the block of the row's position
-  prefill_tile* row_tiles = nullptr;  // [table_rows] or null: those rows as tiles of one row each, whose tables are slots
-  std::int32_t* head_rows = nullptr;  // [head_count]
-  token_id* head_inputs = nullptr;    // [head_count]: tokens of the heads' rows
-  sampling_row* sampling = nullptr;   // [head_count]
+  token_id* tokens = nullptr;            // [row_count]
+  std::int32_t* positions = nullptr;     // [row_count]
+  std::int32_t* tables = nullptr;        // [row_count]: the row's slot, which is its row of slots.block_tables
+  std::int32_t* row_tables = nullptr;    // [table_rows][slots.table_stride], up to the block of the row's position
+  prefill_tile* row_tiles = nullptr;     // [table_rows] or null: those rows as tiles of one row each, whose tables are slots
+  std::int32_t* last_position = nullptr; // becomes longest_row, with row_tiles
+  std::int32_t longest_row = 0;          // the last position of the first table_rows rows
+  std::int32_t* head_rows = nullptr;     // [head_count]
+  token_id* head_inputs = nullptr;       // [head_count]: tokens of the heads' rows
+  sampling_row* sampling = nullptr;      // [head_count]
   // Of the first so many heads, each the one draw of its item: where sample() puts the draws and results, so that keep_draws() is not
   // needed.
   std::int32_t kept_count = 0;

@@ -21,7 +21,7 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
 }
 
 rounding_bounds measured_bounds(const layer_states& plain, std::span<const layer_states> probes) {
-  constexpr double deviations = 4;
+  constexpr double deviations = 5;
   rounding_bounds out{plain.tokens, {}};
   for (std::int32_t layer = 0; layer < plain.layers; ++layer) {
     std::vector<double> squares(static_cast<std::size_t>(plain.tokens));

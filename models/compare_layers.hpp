@@ -51,7 +51,7 @@ struct rounding_bounds {
 };
 // Measured: `probes` are runs of the same path over weights that were moved by about a rounding (jittered()), each by other random numbers,
 // so that all that is rounded on the way is rounded anew. How far that carries depends on the model: where large terms cancel, the rest
-// holds their errors. The bound is four times the root mean square over the probes of what came of it, at this token or over all, whichever
+// holds their errors. The bound is five times the root mean square over the probes of what came of it, at this token or over all, whichever
 // is more; 0 where a probe came to no number.
 rounding_bounds measured_bounds(const layer_states& plain, std::span<const layer_states> probes);
 

@@ -31,6 +31,15 @@ std::size_t linear_workspace(const model_config& c, const gpu_model_shape& s) {
   return gpu::linear_workspace(std::min(s.decode_rows, most_fused_rows), widest);
 }
 
+// For the decode rows of a step at once, and for some tiles of a prompt.
+std::size_t share_workspace(const model_config& c, const gpu_model_shape& s) {
+  constexpr std::size_t tiles_at_once = std::size_t{64} << 20;
+  const auto of = [&](std::int32_t tiles, std::int32_t rows) {
+    return gpu::attention_shares_workspace(tiles, rows, c.num_heads, c.head_dim, s.max_model_len);
+  };
+  return std::max({of(s.decode_rows, 1), of(1, gpu::prefill_tile_rows(c.num_heads, c.num_kv_heads)), tiles_at_once});
+}
+
 // Bytes of each buffer.
 struct buffer_sizes {
   buffer_sizes(const model_config& c, const gpu_model_shape& s) {
@@ -52,12 +61,14 @@ struct buffer_sizes {
         (s.ends.head ? held : 0) * static_cast<std::size_t>(s.ends.ids.places) * static_cast<std::size_t>(s.head_parts) * sizeof(float);
     gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
+    if (s.batch_invariant && has_quick_attention(c)) shares = share_workspace(c, s);
   }
   std::size_t total() const {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + row_tiles + 2 * hidden + qkv + attended + gate_up + gate_up / 2 +
-           head_hidden + logits + gathered + products;
+           head_hidden + logits + gathered + products + shares;
   }
   std::size_t products, angles, row_ints, head_ints, row_tables, row_tiles, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
+  std::size_t shares = 0;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -101,17 +112,18 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
   const auto take = [&](std::size_t bytes) { return memory.allocate(std::max<std::size_t>(bytes, 1), "activations"); };
   cos_ = take(size.angles), sin_ = take(size.angles);
   tokens_ = take(size.row_ints), positions_ = take(size.row_ints), tables_ = take(size.row_ints), head_rows_ = take(size.head_ints);
-  row_tables_ = take(size.row_tables), row_tiles_ = take(size.row_tiles);
+  row_tables_ = take(size.row_tables), row_tiles_ = take(size.row_tiles), last_position_ = take(sizeof(std::int32_t));
   hidden_ = take(size.hidden), normed_ = take(size.hidden);
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
   head_normed_ = take(size.head_hidden), logits_ = take(size.logits), gathered_ = take(size.gathered);
-  linear_workspace_ = take(size.products);
+  linear_workspace_ = take(size.products), share_workspace_ = take(size.shares);
   rows_ = {tokens_.as<token_id>(),
            positions_.as<std::int32_t>(),
            tables_.as<std::int32_t>(),
            row_tables_.as<std::int32_t>(),
            shape.batch_invariant ? row_tiles_.as<gpu::prefill_tile>() : nullptr,
+           shape.batch_invariant ? last_position_.as<std::int32_t>() : nullptr,
            head_rows_.as<std::int32_t>(),
            blocks_per_slot(shape)};
   rope_spectrum spectrum = rope_frequencies(config.rope);
@@ -283,7 +295,7 @@ void gpu_model::attend(const cuda::stream& on, const gpu_batch& batch, const gpu
     return gpu::plain_attention(on.handle(), args);
   }
   if (batch.decode_rows > 0 && part.first == 0) {
-    shape_.batch_invariant ? attend_tiles(on, batch, index, {rows_.row_tiles, batch.decode_rows})
+    shape_.batch_invariant ? attend_tiles(on, batch, index, {rows_.row_tiles, batch.decode_rows, shape_.max_model_len})
                            : attend_decode(on, batch.decode_rows, index, qkv_width(), false);
   }
   const gpu_tiles& tiles = slides(index) ? part.sliding_tiles : part.tiles;
@@ -298,7 +310,15 @@ void gpu_model::attend_tiles(const cuda::stream& on, const gpu_batch& batch, std
   args.table_stride = rows_.table_stride;
   args.blocks = shape_.num_blocks;
   args.overlaps = shape_.batch_invariant && shape_.overlaps;
+  if (shape_.batch_invariant) args.shares = shares_of(tiles);
   gpu::prefill_attention(on.handle(), args);
+}
+
+// How positions are shared out in the batch-invariant chain, for the decode rows' tiles and those of prompts alike.
+gpu::attention_shares gpu_model::shares_of(const gpu_tiles& tiles) const {
+  const bool decodes = tiles.first == rows_.row_tiles;
+  const std::int32_t rows = decodes ? 1 : gpu::prefill_tile_rows(config_.num_heads, config_.num_kv_heads);
+  return {share_workspace_.data(), share_workspace_.size(), rows, tiles.end_position, decodes ? rows_.last_position : nullptr};
 }
 
 // hidden += down(swiglu(gate_up(norm(hidden)))), but for the sum over ranks

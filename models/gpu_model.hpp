@@ -50,6 +50,7 @@ struct gpu_model_shape {
 struct gpu_tiles {
   const gpu::prefill_tile* first = nullptr;
   std::int32_t count = 0;
+  std::int32_t end_position = 0; // behind the last position of all of them
 };
 
 // Neighbouring rows of a step that go through a layer's ops together.
@@ -78,6 +79,7 @@ class gpu_model {
     std::int32_t* tables = nullptr;         // [max_rows]: slots
     std::int32_t* row_tables = nullptr;     // [decode_rows][table_stride]
     gpu::prefill_tile* row_tiles = nullptr; // [decode_rows], where the model is batch-invariant: the decode rows' tiles
+    std::int32_t* last_position = nullptr;  // likewise: of all decode rows
     std::int32_t* head_rows = nullptr;      // [max_head_rows]: rows whose logits are wanted
     std::int64_t table_stride = 0;
   };
@@ -175,6 +177,7 @@ class gpu_model {
                            void* y) const;
   void attend(const cuda::stream& on, const gpu_batch& batch, const gpu_part& part, std::int32_t index);
   void attend_tiles(const cuda::stream& on, const gpu_batch& batch, std::int32_t index, const gpu_tiles& tiles);
+  gpu::attention_shares shares_of(const gpu_tiles& tiles) const;
   bool slides(std::int32_t index) const { return config_.sliding_window && index >= config_.first_sliding_layer; }
   std::int64_t query_width() const { return std::int64_t{config_.num_heads} * config_.head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * std::int64_t{config_.num_kv_heads} * config_.head_dim; }
@@ -186,11 +189,11 @@ class gpu_model {
   std::byte* kv_;
   gpu::matmul matmul_;
   buffer cos_, sin_;
-  buffer tokens_, positions_, tables_, row_tables_, row_tiles_, head_rows_;
+  buffer tokens_, positions_, tables_, row_tables_, row_tiles_, last_position_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
   buffer gathered_;                                           // [head_parts][rows][places], in a group
-  buffer linear_workspace_;
+  buffer linear_workspace_, share_workspace_;
   row_arrays rows_;
   kernel_timer* timer_ = nullptr;
   communicator* tensor_ = nullptr; // null: the layers are whole

@@ -261,7 +261,9 @@ gpu_tiles gpu_runner::put_tiles(const gpu_step& step, const gpu_part& rows, std:
   if (!spans_.empty()) {
     gpu::split_prefill(view(spans_), model_.config().num_heads, model_.config().num_kv_heads, window, tiles_);
   }
-  return {uploads_.put(view(tiles_)), count_of(tiles_.size())};
+  std::int32_t end = 0;
+  for (const gpu::prefill_tile& tile : tiles_) end = std::max(end, tile.end_position);
+  return {uploads_.put(view(tiles_)), count_of(tiles_.size()), end};
 }
 
 // The rows as they go through a layer.
@@ -298,6 +300,10 @@ void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, s
   rows.tables = out.tables;
   rows.row_tables = out.row_tables;
   rows.row_tiles = out.row_tiles;
+  rows.last_position = out.last_position;
+  for (std::int32_t i = 0; i < step.decode_rows; ++i) {
+    rows.longest_row = std::max(rows.longest_row, step.rows[static_cast<std::size_t>(i)].position);
+  }
   rows.head_rows = out.head_rows;
   rows.head_inputs = slots_.head_inputs();
   rows.sampling = slots_.sampling();

@@ -51,11 +51,18 @@ model_weights widened(const model_weights& weights, std::int32_t threads) {
 }
 
 model_weights jittered(const model_weights& weights, double unit, std::uint32_t seed, std::int32_t threads) {
-  return widened(weights, threads, [&](std::size_t matrix, std::vector<float>& floats) {
-    std::minstd_rand random(seed * 65'537U + static_cast<std::uint32_t>(matrix) + 1);
+  const auto jitter = [&](std::size_t number, std::vector<float>& floats) {
+    std::minstd_rand random(seed * 65'537U + static_cast<std::uint32_t>(number) + 1);
     const double scale = 2 / static_cast<double>(std::minstd_rand::max());
     for (float& w : floats) w = static_cast<float>(static_cast<double>(w) * (1 + unit * (static_cast<double>(random()) * scale - 1)));
-  });
+  };
+  model_weights out = widened(weights, threads, jitter);
+  std::size_t number = 8 * weights.layers.size(); // beyond the matrices'
+  for (layer_weights& w : out.layers) {
+    for (std::vector<float>* norm : {&w.attention_norm, &w.query_norm, &w.key_norm, &w.mlp_norm}) jitter(number++, *norm);
+  }
+  jitter(number, out.final_norm);
+  return out;
 }
 
 } // namespace troupe

@@ -64,7 +64,9 @@ class gpu_prefill_attention_test : public test::gpu_op_test {
   }
 
   // Bits of [rows][width + 2] with the spans given; tables beyond a window's reach are spoilt, since nobody may look there.
-  test::halves run(dtype type, const shape& s, const problem& p, const std::vector<gpu::prefill_span>& spans, int empty_tiles = 0) {
+  // `shares`: positions are shared out, with a workspace for so many tiles at once.
+  test::halves run(dtype type, const shape& s, const problem& p, const std::vector<gpu::prefill_span>& spans, int empty_tiles = 0,
+                   int shares = 0) {
     const std::int64_t width = s.heads * s.head_dim, query_stride = width + 8, output_stride = width + 2;
     const kv_layout layout{type, s.block_size, s.kv_heads, s.head_dim};
     const std::byte* bytes = p.cache->layer(0).data;
@@ -97,8 +99,30 @@ class gpu_prefill_attention_test : public test::gpu_op_test {
     args.table_stride = p.table_stride;
     args.kv = {layout, cache.data()};
     args.blocks = p.blocks;
+    const std::int32_t tile_rows = gpu::prefill_tile_rows(s.heads, s.kv_heads);
+    std::int32_t end = 0;
+    for (const gpu::prefill_span& span : spans) end = std::max(end, span.first_position + span.rows);
+    const std::size_t room = gpu::attention_shares_workspace(std::max(shares, 1), tile_rows, s.heads, s.head_dim, end);
+    const buffer workspace = poisoned_halves(room / 2);
+    if (shares > 0) args.shares = {workspace.data(), room, tile_rows, end, nullptr};
     gpu::prefill_attention(stream(), args);
     return download<std::uint16_t>(output);
+  }
+
+  static void expect_right(dtype type, const shape& s, const problem& p, const std::vector<float>& out) {
+    const std::int64_t width = s.heads * s.head_dim, stride = width + 2;
+    for (std::int64_t r = 0; r < p.rows; ++r) {
+      for (std::int64_t i = 0; i < stride; ++i) {
+        const float got = out[static_cast<std::size_t>(r * stride + i)];
+        if (i >= width) {
+          ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
+          continue;
+        }
+        const float right = p.right[static_cast<std::size_t>(r * width + i)];
+        // A weight's rounding moves the sum by half a unit of the values it meets.
+        ASSERT_NEAR(got, right, test::unit(type) * (std::abs(right) + 0.5)) << "row " << r << ", element " << i;
+      }
+    }
   }
 };
 
@@ -116,35 +140,26 @@ TEST_F(gpu_prefill_attention_test, equals_the_cpu_over_scattered_poisoned_blocks
       {5, 1, 128, 32, 1, {{0, 65}, {640, 1}}},
       {2, 1, 64, 16, 33, {{70, 300}}},
       {64, 1, 64, 16, 0, {{5, 9}}},
+      {2, 1, 128, 16, 0, {{4000, 200}, {5119, 1}, {255, 2}, {256, 1}}}, // shares of either size
+      {2, 1, 64, 16, 900, {{3000, 1}, {4500, 150}}},
   };
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : shapes) {
       SCOPED_TRACE(::testing::Message() << traits(type).name << " " << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim
                                         << ", blocks of " << s.block_size << ", window " << s.window);
       const problem p = make(type, s);
-      const std::vector<float> out = widen(type, run(type, s, p, p.spans, 3));
-      const std::int64_t width = s.heads * s.head_dim, stride = width + 2;
-      for (std::int64_t r = 0; r < p.rows; ++r) {
-        for (std::int64_t i = 0; i < stride; ++i) {
-          const float got = out[static_cast<std::size_t>(r * stride + i)];
-          if (i >= width) {
-            ASSERT_TRUE(std::isnan(got)) << "wrote behind row " << r;
-            continue;
-          }
-          const float right = p.right[static_cast<std::size_t>(r * width + i)];
-          // A weight's rounding moves the sum by half a unit of the values it meets.
-          ASSERT_NEAR(got, right, test::unit(type) * (std::abs(right) + 0.5)) << "row " << r << ", element " << i;
-        }
-      }
+      expect_right(type, s, p, widen(type, run(type, s, p, p.spans, 3)));
+      for (const int shares : {1, 30}) expect_right(type, s, p, widen(type, run(type, s, p, p.spans, 3, shares)));
+      if (HasFatalFailure()) return;
     }
   }
 }
 
 TEST_F(gpu_prefill_attention_test, a_row_is_the_same_in_any_chunking) {
-  for (const std::int32_t window : {0, 150}) {
+  for (const auto& [window, shares] : {std::pair{0, 0}, {150, 0}, {0, 3}, {150, 3}, {300, 30}}) {
     const shape s{8, 2, 128, 16, window, {{0, 700}}};
     const problem p = make(dtype::bf16, s);
-    const test::halves whole = run(dtype::bf16, s, p, p.spans);
+    const test::halves whole = run(dtype::bf16, s, p, p.spans, 0, shares);
     std::vector<gpu::prefill_span> cut;
     for (std::int32_t at = 0; at < 700;) {
       const std::int32_t rows = static_cast<std::int32_t>(std::min<std::int64_t>(between(1, 150), 700 - at));
@@ -154,11 +169,11 @@ TEST_F(gpu_prefill_attention_test, a_row_is_the_same_in_any_chunking) {
     // The spoilt tables of one chunk are needed by those before it.
     test::halves pieces = whole;
     for (const gpu::prefill_span& span : cut) {
-      const test::halves alone = run(dtype::bf16, s, p, {span});
+      const test::halves alone = run(dtype::bf16, s, p, {span}, 0, shares);
       const std::int64_t stride = s.heads * s.head_dim + 2;
       std::copy_n(alone.begin() + span.first_row * stride, span.rows * stride, pieces.begin() + span.first_row * stride);
     }
-    EXPECT_EQ(whole, pieces) << "window " << window;
+    EXPECT_EQ(whole, pieces) << "window " << window << ", shares " << shares;
   }
 }
 

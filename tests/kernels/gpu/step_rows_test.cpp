@@ -78,7 +78,7 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   const std::vector<std::int32_t> poison(16, -77);
   const buffer tokens = upload(poison), positions = upload(poison), tables = upload(poison), row_tables = upload(poison),
                head_rows = upload(poison), inputs = upload(poison), sampling = upload(std::vector<gpu::sampling_row>(2)),
-               row_tiles = upload(poison);
+               row_tiles = upload(poison), last_position = upload(poison);
   gpu::prepare_rows_args args;
   args.slots = arrays();
   args.rows = as<gpu::step_row>(in_rows);
@@ -92,6 +92,8 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   args.tables = as<std::int32_t>(tables);
   args.row_tables = as<std::int32_t>(row_tables);
   args.row_tiles = as<gpu::prefill_tile>(row_tiles);
+  args.last_position = as<std::int32_t>(last_position);
+  args.longest_row = 40;
   args.head_rows = as<std::int32_t>(head_rows);
   args.head_inputs = as<token_id>(inputs);
   args.sampling = as<gpu::sampling_row>(sampling);
@@ -117,6 +119,7 @@ TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
   EXPECT_EQ(first(tables, 3), (std::vector<std::int32_t>{3, 0, 4}));
   EXPECT_EQ(first(row_tables, 6), (std::vector<std::int32_t>{9, 10, -77, 0, 1, 2})) << "up to the block of the row's position";
   EXPECT_EQ(first(row_tiles, 10), (std::vector<std::int32_t>{0, 1, 17, 18, 3, 1, 1, 40, 41, 0})) << "row, rows, positions, table";
+  EXPECT_EQ(first(last_position, 1), (std::vector<std::int32_t>{40}));
   EXPECT_EQ(first(head_rows, 2), (std::vector<std::int32_t>{1, 0}));
   EXPECT_EQ(first(inputs, 2), (std::vector<std::int32_t>{55, 13}));
   const auto drawn = download<gpu::sampling_row>(sampling);
