@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything that docs/performance.md says about two GPUs, in one go of less than 8 minutes, and leaves it as JSON.
+# Measures everything that docs/performance.md says about two GPUs, in one go, and leaves it as JSON. The limits of its steps add up to 11 minutes.
 # usage: pair_results.sh TROUPE FOLDER [STEP..]
 #   TROUPE   the program (its libraries must be found, see LD_LIBRARY_PATH)
 #   FOLDER   where NAME.json of each step and log.txt go

@@ -46,6 +46,10 @@ struct gpu_model_shape {
   bool batch_invariant = false;
 };
 
+// The row at which `rows` rows fall into two parts of at least `least`, a multiple of 128, the first with all decode rows; none: they do
+// not.
+std::optional<std::int32_t> cut_in_two(std::int32_t rows, std::int32_t decode_rows, std::int32_t least);
+
 // Tiles of the rows that are no decode rows; device memory.
 struct gpu_tiles {
   const gpu::prefill_tile* first = nullptr;

@@ -20,14 +20,19 @@ void gpu_model::share_layers(communicator* tensor, const cuda::stream& sums) {
   sums_ = &sums;
 }
 
+std::optional<std::int32_t> cut_in_two(std::int32_t rows, std::int32_t decode_rows, std::int32_t least) {
+  std::int32_t first = rows / 2 / part_alignment * part_alignment;
+  if (first < decode_rows) first = (decode_rows + part_alignment - 1) / part_alignment * part_alignment;
+  if (first < least || rows - first < least) return std::nullopt;
+  return first;
+}
+
 bool gpu_model::may_cut(const gpu_model_shape& shape) { return shape.overlaps && shape.max_rows >= 2 * least_part_rows; }
 
 std::optional<std::int32_t> gpu_model::second_part(std::int32_t rows, std::int32_t decode_rows) const {
   if (tensor_ == nullptr || !may_cut(shape_)) return std::nullopt;
   const std::int32_t least = part_sums_ != nullptr ? least_part_rows : least_part_rows_of_nccl;
-  const std::int32_t first = (std::max(rows / 2, decode_rows) + part_alignment - 1) / part_alignment * part_alignment;
-  if (first < least || rows - first < least) return std::nullopt;
-  return first;
+  return cut_in_two(rows, decode_rows, least);
 }
 
 // While one part's rows are summed up over the ranks, the other part's are computed. A row sees the keys of all rows before it, so the

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "device/cuda/stream.hpp"
+#include "models/gpu_model.hpp"
 #include "models/gpu_weights.hpp"
 #include "models/group_executor.hpp"
 #include "tests/models/gpu/gpu_crowd.hpp"
@@ -79,6 +80,16 @@ TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
   rank_context stage = place(0, 1);
   stage.stages = 4;
   refused(pair_config(), stage, {"3 layers", "4 pipeline stages"});
+}
+
+TEST(gpu_parts, are_cut_from_the_least_rows_on_with_all_decode_rows_in_the_first) {
+  EXPECT_EQ(cut_in_two(1023, 0, 512), std::nullopt);
+  for (const std::int32_t rows : {1024, 1026, 1151, 1152, 1279}) EXPECT_EQ(cut_in_two(rows, 0, 512), 512) << rows;
+  EXPECT_EQ(cut_in_two(1280, 0, 512), 640);
+  EXPECT_EQ(cut_in_two(1280, 513, 512), 640);
+  EXPECT_EQ(cut_in_two(1280, 641, 512), 768);
+  EXPECT_EQ(cut_in_two(1280, 769, 512), std::nullopt);
+  EXPECT_EQ(cut_in_two(8192, 8192, 512), std::nullopt);
 }
 
 // One of nine tokens with so much weight that no rounding decides, by the sequence's seed.
