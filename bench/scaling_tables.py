@@ -180,7 +180,8 @@ def of_folder(key, steps):
     parts = [f"**{title}**\n\n{text}" for title, text in sections(steps, key != "cpu") if text]
     commands = "".join(f"- `{name}.json`: `{r['command']}`\n" for name, r in steps.items() if r["kind"] != "predicted")
     some = next(iter(steps.values()))
-    head = origin(f"scaling-{key}/", {**some, "command": f"scaling_results.sh TROUPE FOLDER{'' if key == 'cpu' else f' --gpus {key}'}"})
+    command = "TINY=1 DEVICE=cpu scaling_results.sh TROUPE FOLDER --gpus 4" if key == "cpu" else f"scaling_results.sh TROUPE FOLDER --gpus {key}"
+    head = origin(f"scaling-{key}/", {**some, "command": command})
     return head + "\n" + "\n".join(parts) + f"\n<details><summary>the command of each figure</summary>\n\n{commands}\n</details>\n"
 
 
