@@ -80,6 +80,38 @@ struct store_epilogue {
   }
 };
 
+// Stores logits, and of each row what every warp found best: for the path of 1 or 2 rows, where a lane finishes a row.
+struct logits_epilogue {
+  float* y;
+  std::int64_t y_stride;
+  std::int32_t out_rows, vocab;
+  logit_top* tops;
+
+  struct row_state {
+    std::int32_t row;
+    logit_top top;
+    bool is_bad;
+  };
+  struct nothing {};
+  __device__ row_state of(std::int32_t row) const { return {row, {-INFINITY, 0x7fffffff}, false}; }
+  __device__ nothing early(const row_state&, std::int32_t) const { return {}; }
+  __device__ void put(row_state& at, std::int32_t o, float value) const {
+    if (o >= out_rows) return;
+    y[at.row * y_stride + o] = value;
+    if (o >= vocab) return;
+    at.is_bad = at.is_bad || !(value < INFINITY);
+    if (value > at.top.logit || (value == at.top.logit && o < at.top.id)) at.top = {value, o};
+  }
+  __device__ void finish(row_state& at, std::int32_t q, nothing, float first, float second) const {
+    const std::int32_t o = first_row_of(q, 8);
+    put(at, o, first), put(at, o + 8, second);
+  }
+  // Behind the last pair: `part` is this warp's number.
+  __device__ void leave(const row_state& at, std::int32_t part) const {
+    tops[std::int64_t{at.row} * most_logit_tops + part] = {at.top.logit, at.is_bad ? -1 : at.top.id};
+  }
+};
+
 template <class T>
 struct swiglu_epilogue {
   static constexpr bool plain = false;

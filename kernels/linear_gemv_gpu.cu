@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(warps * 32, blocks_together)
   wait_for_previous();
   x_pieces<T, Rows> of_x(s, x);
   of_x.load();
-  const auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
+  auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
   auto early = epilogue.early(row_state, min(pair, s.pairs - 1));
   float squares[Rows] = {};
   wait_for_pieces();
@@ -247,12 +247,29 @@ __global__ void __launch_bounds__(warps * 32, blocks_together)
     pair += stride;
     if (pair < s.pairs) early = epilogue.early(row_state, pair);
   }
+  if constexpr (std::is_same_v<Epilogue, logits_epilogue>) {
+    if (part == 0 && lane < s.rows) epilogue.leave(row_state, team * gridDim.x + blockIdx.x);
+  }
 }
 
 // How much of the rounds that `units` take on `workers` is work.
 double used(std::int64_t units, std::int64_t workers) {
   return static_cast<double>(units) / static_cast<double>((units + workers - 1) / workers * workers);
 }
+
+// How the pairs are shared out.
+struct gemv_plan {
+  std::int32_t groups, split;
+  unsigned grid;
+
+  gemv_plan(const linear_args& args, row_pairs outputs)
+      : groups(static_cast<std::int32_t>((args.columns + group_columns - 1) / group_columns)) {
+    const int blocks = blocks_together * multiprocessors();
+    const bool halves = groups % 2 == 0 && used(2 * outputs.pairs, blocks * warps) > 1.05 * used(outputs.pairs, blocks * warps);
+    split = halves ? 2 : 1;
+    grid = static_cast<unsigned>(std::min(outputs.pairs, blocks));
+  }
+};
 
 template <class T, int Rows, class Epilogue>
 void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, unsigned grid, const Epilogue& epilogue) {
@@ -267,6 +284,11 @@ bool gemv_takes(const linear_args& args) {
   return args.rows <= gemv_rows && (args.columns + group_columns - 1) / group_columns * group_columns <= most;
 }
 
+std::int32_t gemv_finishers(const linear_args& args, row_pairs outputs) {
+  const gemv_plan plan(args, outputs);
+  return static_cast<std::int32_t>(plan.grid) * warps / plan.split;
+}
+
 template <class T, class Epilogue>
 void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
   gemv_shape s{};
@@ -276,24 +298,24 @@ void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outpu
   s.x_stride = args.x_stride;
   s.columns = static_cast<std::int32_t>(args.columns);
   s.rows = args.rows;
-  s.groups = (s.columns + group_columns - 1) / group_columns;
   s.pairs = outputs.pairs;
   s.distance = outputs.distance;
   s.last_row = static_cast<std::int32_t>(args.out_rows - 1);
   s.epsilon = args.epsilon;
-  const int blocks = blocks_together * multiprocessors();
-  const bool split = s.groups % 2 == 0 && used(2 * s.pairs, blocks * warps) > 1.05 * used(s.pairs, blocks * warps);
-  s.split = split ? 2 : 1;
-  const auto grid = static_cast<unsigned>(std::min(s.pairs, blocks));
-  args.rows == 1 ? start_rows<T, 1>(on, args, s, grid, epilogue) : start_rows<T, gemv_rows>(on, args, s, grid, epilogue);
+  const gemv_plan plan(args, outputs);
+  s.groups = plan.groups;
+  s.split = plan.split;
+  args.rows == 1 ? start_rows<T, 1>(on, args, s, plan.grid, epilogue) : start_rows<T, gemv_rows>(on, args, s, plan.grid, epilogue);
 }
 
 template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, bf16>&);
 template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<bf16, float>&);
+template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const logits_epilogue&);
 template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const swiglu_epilogue<bf16>&);
 template void start_gemv<bf16>(cuda::stream_handle, const linear_args&, row_pairs, const qkv_epilogue<bf16>&);
 template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<f16, f16>&);
 template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const store_epilogue<f16, float>&);
+template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const logits_epilogue&);
 template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const swiglu_epilogue<f16>&);
 template void start_gemv<f16>(cuda::stream_handle, const linear_args&, row_pairs, const qkv_epilogue<f16>&);
 

@@ -31,11 +31,15 @@ linear_args normed(cuda::stream_handle on, const linear_args& args) {
   return out;
 }
 
-template <class T, class Epilogue>
-void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
+void check_shape(const linear_args& args) {
   require(args.rows >= 1 && (args.rows <= wide_rows || args.batch_invariant), op, "1 to 128 rows");
   require(args.columns > 0 && args.columns % 8 == 0 && args.x_stride % 8 == 0, op, "columns and x_stride are multiples of 8");
   require(args.out_rows > 0 && args.columns < (1 << 20) && args.out_rows < (1 << 30), op, "the shape is out of range");
+}
+
+template <class T, class Epilogue>
+void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
+  check_shape(args);
   if (args.batch_invariant) {
     require(args.norm_weight == nullptr, op, "a batch-invariant product comes without a norm");
     return start_wide<T>(on, args, outputs, epilogue);
@@ -101,6 +105,19 @@ void linear(cuda::stream_handle on, const linear_args& args) {
 
 void linear_to_f32(cuda::stream_handle on, const linear_args& args) {
   with_half_type(args.type, op, [&]<class T>() { start_store<T, float>(on, args, nullptr); });
+}
+
+std::int32_t linear_to_logits(cuda::stream_handle on, const linear_args& args, std::int32_t vocab, logit_top* tops) {
+  const row_pairs outputs = plain_pairs(args);
+  if (args.batch_invariant || !gemv_takes(args) || gemv_finishers(args, outputs) > most_logit_tops) {
+    linear_to_f32(on, args);
+    return 0;
+  }
+  require(args.bias == nullptr && vocab >= 1 && vocab <= args.out_rows, op, "logits have no bias, and a vocabulary of at most their rows");
+  check_shape(args);
+  const logits_epilogue epilogue{static_cast<float*>(args.y), args.y_stride, static_cast<std::int32_t>(args.out_rows), vocab, tops};
+  with_half_type(args.type, op, [&]<class T>() { start_gemv<T>(on, args, outputs, epilogue); });
+  return gemv_finishers(args, outputs);
 }
 
 void linear_residual(cuda::stream_handle on, const linear_args& args, const void* residual) {

@@ -18,6 +18,8 @@ struct row_pairs {
 
 // What gemv_takes: few rows, and not too many columns (linear_gemv_gpu.cu).
 bool gemv_takes(const linear_args& args);
+// How many warps finish outputs of a row there.
+std::int32_t gemv_finishers(const linear_args& args, row_pairs outputs);
 template <class T, class Epilogue>
 void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue);
 // At most stream_rows rows (linear_stream_gpu.cu).

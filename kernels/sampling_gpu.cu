@@ -219,15 +219,18 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
   const float* const raw = args.logits + index * args.stride;
   row r(reinterpret_cast<float*>(memory + sizeof(shared_state)), shared, args.vocab, slice);
   candidate top;
-  bool usable = r.load(raw, top);
   const bool scores = own.kind == sampling_row::work::score;
   const std::int32_t reported = scores ? 1 + own.alternatives : slot.reported;
+  const bool adjusts = penalises(slot) || slot.biases > 0 || own.position - slot.prompt_tokens < slot.min_tokens;
+  const bool best_alone = slot.temperature < greedy_below && reported == 0 && !adjusts;
+  bool usable = best_alone && args.tops_count > 0 ? r.load_tops(args.tops + std::int64_t{index} * most_logit_tops, args.tops_count, top)
+                                                  : r.load(raw, top);
   const std::int32_t wanted = max(0, min(min(reported - 1, most_best_tokens), args.vocab));
   token_id token = own.target;
   raw_scale scale{};
   if (usable && reported > 0) scale = report(r, top.logit, wanted, args.best + std::int64_t{index} * most_best_tokens);
   if (usable && !scores) {
-    if (penalises(slot) || slot.biases > 0 || own.position - slot.prompt_tokens < slot.min_tokens) {
+    if (adjusts) {
       adjust(r, args, own, slot, raw);
       usable = r.find_top(top);
     }

@@ -10,6 +10,7 @@
 #include "core/sampling.hpp"
 #include "core/step.hpp"
 #include "device/cuda/handles.hpp"
+#include "kernels/linear_gpu.hpp"
 
 namespace troupe::gpu {
 
@@ -72,7 +73,10 @@ struct sampling_args {
   const float* logits = nullptr; // [rows][stride], of which `vocab` count: what a model pads its vocabulary with is never looked at
   std::int64_t stride = 0;
   std::int32_t rows = 0;
-  std::int32_t vocab = 0;               // at most 370000
+  std::int32_t vocab = 0; // at most 370000
+  // What linear_to_logits() left of each row, of which a greedy draw from the raw logits takes the best; 0: nothing.
+  const logit_top* tops = nullptr; // [rows][most_logit_tops]
+  std::int32_t tops_count = 0;
   const sampling_row* row = nullptr;    // [rows]
   const sampling_slot* slots = nullptr; // [slots]
   std::uint32_t* history = nullptr;     // [slots][vocab]: 0: not seen; 1 + how often a token was an output. Null: no slot has penalties

@@ -9,6 +9,7 @@
 
 #include "core/ids.hpp"
 #include "kernels/half_types.cuh"
+#include "kernels/linear_gpu.hpp"
 
 namespace troupe::gpu::sampling {
 
@@ -154,6 +155,19 @@ class row {
       }
     }
     for (std::int32_t i = done + threadIdx.x; i < count_; i += threads) look_at(logits_[i] = from[i], i, top, bad);
+    cluster_.barrier_wait();
+    return agree(top, bad);
+  }
+  // The same from the best of some ids each, without the slice: all that is asked of the row then is the best id.
+  __device__ bool load_tops(const logit_top* tops, std::int32_t count, candidate& top) {
+    top = {-INFINITY, vocab_};
+    int bad = 0;
+    for (std::int32_t i = rank_ * threads + static_cast<std::int32_t>(threadIdx.x); i < count; i += ranks * threads) {
+      const logit_top one = tops[i];
+      bad |= one.id < 0;
+      const candidate other{one.logit, one.id};
+      if (other.is_better(top)) top = other;
+    }
     cluster_.barrier_wait();
     return agree(top, bad);
   }

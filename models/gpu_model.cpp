@@ -17,6 +17,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t element = 2;
+constexpr std::size_t most_rows_with_tops = 2;
 constexpr std::int32_t most_fused_rows = 128; // what products of the fused chain take
 
 kv_layout layout_of(const model_config& c, const gpu_model_shape& s) { return {s.type, s.block_size, c.num_kv_heads, c.head_dim}; }
@@ -62,13 +63,16 @@ struct buffer_sizes {
     gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
     if (s.batch_invariant && has_quick_attention(c)) shares = share_workspace(c, s);
+    if (s.ends.head)
+      tops = std::min(static_cast<std::size_t>(s.decode_rows), most_rows_with_tops) * std::size_t{gpu::most_logit_tops} *
+             sizeof(gpu::logit_top);
   }
   std::size_t total() const {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + row_tiles + 2 * hidden + qkv + attended + gate_up + gate_up / 2 +
-           head_hidden + logits + gathered + products + shares;
+           head_hidden + logits + gathered + products + shares + tops;
   }
   std::size_t products, angles, row_ints, head_ints, row_tables, row_tiles, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
-  std::size_t shares = 0;
+  std::size_t shares = 0, tops = 0;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
@@ -116,7 +120,7 @@ gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, g
   hidden_ = take(size.hidden), normed_ = take(size.hidden);
   qkv_ = take(size.qkv), attended_ = take(size.attended);
   gate_up_ = take(size.gate_up), gated_ = take(size.gate_up / 2);
-  head_normed_ = take(size.head_hidden), logits_ = take(size.logits), gathered_ = take(size.gathered);
+  head_normed_ = take(size.head_hidden), logits_ = take(size.logits), gathered_ = take(size.gathered), tops_ = take(size.tops);
   linear_workspace_ = take(size.products), share_workspace_ = take(size.shares);
   rows_ = {tokens_.as<token_id>(),
            positions_.as<std::int32_t>(),

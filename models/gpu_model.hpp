@@ -74,6 +74,13 @@ struct gpu_batch {
   bool embedded = false;                      // the hidden states to begin with are there: rows that start the fused chain
 };
 
+// What the head leaves of a step's rows; device memory.
+struct fused_head {
+  const float* logits = nullptr;        // [rows][logits_stride()]
+  const gpu::logit_top* tops = nullptr; // [rows][most_logit_tops], the first tops_count of each row: see sampling_args
+  std::int32_t tops_count = 0;
+};
+
 class gpu_model {
  public:
   // Where a step's rows are laid out before the layers run; device memory.
@@ -122,7 +129,7 @@ class gpu_model {
   // [count][logits_stride()], until the next call.
   const float* logits(const cuda::stream& on, std::int32_t first, std::int32_t count);
   // The same of all rows in order, after a forward() that fuses.
-  const float* fused_logits(const cuda::stream& on, std::int32_t rows);
+  fused_head fused_logits(const cuda::stream& on, std::int32_t rows);
   // Marks groups of kernels from now on; null: no longer.
   void time_with(kernel_timer* timer) { timer_ = timer; }
 
@@ -196,6 +203,7 @@ class gpu_model {
   buffer tokens_, positions_, tables_, row_tables_, row_tiles_, last_position_, head_rows_;
   buffer hidden_, normed_, qkv_, attended_, gate_up_, gated_; // [max_rows][..]
   buffer head_normed_, logits_;                               // [logits_rows][..]
+  buffer tops_;                                               // of logits of few rows
   buffer gathered_;                                           // [head_parts][rows][places], in a group
   buffer linear_workspace_, share_workspace_;
   row_arrays rows_;

@@ -97,10 +97,17 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
       {config_.num_heads, {rows_.positions, rows_.row_tables, rows_.table_stride}, {cos_.as<float>(), sin_.as<float>()}, kv_of(index)});
 }
 
-const float* gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
-  gpu::linear_to_f32(on.handle(),
-                     few_hidden_rows(true, rows, weights_.final_norm, weights_.head, shape_.ends.ids.places, own_logits(rows)));
-  return whole_logits(on, rows);
+fused_head gpu_model::fused_logits(const cuda::stream& on, std::int32_t rows) {
+  const gpu::linear_args head = few_hidden_rows(true, rows, weights_.final_norm, weights_.head, shape_.ends.ids.places, own_logits(rows));
+  fused_head out;
+  if (shape_.head_parts == 1) {
+    out.tops = tops_.as<gpu::logit_top>();
+    out.tops_count = gpu::linear_to_logits(on.handle(), head, config_.vocab_size, tops_.as<gpu::logit_top>());
+  } else {
+    gpu::linear_to_f32(on.handle(), head);
+  }
+  out.logits = whole_logits(on, rows);
+  return out;
 }
 
 } // namespace troupe

@@ -340,17 +340,19 @@ void gpu_runner::run_layers(const gpu_batch& batch, std::int32_t heads, kernel_t
   for (std::int32_t first = 0; first < heads; first += most) {
     const std::int32_t count = std::min(heads - first, most);
     mark(timer, kernel_group::head);
-    const float* const logits = whole ? model_.fused_logits(compute(), count) : model_.logits(compute(), first, count);
+    const fused_head of_rows = whole ? model_.fused_logits(compute(), count) : fused_head{model_.logits(compute(), first, count)};
     mark(timer, kernel_group::sampling);
-    sample(logits, first, count);
+    sample(of_rows, first, count);
   }
 }
 
-void gpu_runner::sample(const float* logits, std::int32_t first, std::int32_t count) {
+void gpu_runner::sample(const fused_head& of_rows, std::int32_t first, std::int32_t count) {
   const gpu::slot_arrays slots = slots_.arrays();
   gpu::sampling_args args;
   args.rows = count;
-  args.logits = logits;
+  args.logits = of_rows.logits;
+  args.tops = of_rows.tops;
+  args.tops_count = of_rows.tops_count;
   args.stride = model_.logits_stride();
   args.vocab = plan_.info.vocab_size;
   args.row = slots_.sampling() + first;

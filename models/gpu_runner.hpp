@@ -75,7 +75,7 @@ class gpu_runner {
   void prepare(const gpu_step& step, const uploaded& at);
   void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer);
   void pace(std::int32_t layer);
-  void sample(const float* logits, std::int32_t first, std::int32_t count);
+  void sample(const fused_head& of_rows, std::int32_t first, std::int32_t count);
   void mark(kernel_timer* timer, kernel_group group) const {
     if (timer != nullptr) timer->mark(compute(), group);
   }

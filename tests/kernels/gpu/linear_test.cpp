@@ -73,6 +73,41 @@ TEST_P(gpu_linear_path_test, logits_keep_their_f32_accuracy) {
   }
 }
 
+TEST_F(gpu_linear_test, logits_of_few_rows_leave_the_best_of_each_part) {
+  for (const std::int64_t rows : {1, 2, 3}) {
+    for (const shape& s : {shape{rows, 1003, 512}, shape{rows, 9001, 64}, shape{rows, 40, 4096}}) {
+      const problem p = make(dtype::bf16, s, true, false);
+      const auto values = static_cast<std::size_t>(s.rows * s.outputs);
+      const buffer plain = upload(test::poisoned(values)), y = upload(test::poisoned(values));
+      const buffer tops = upload(std::vector<gpu::logit_top>(static_cast<std::size_t>(rows) * gpu::most_logit_tops, {7777.0F, 0}));
+      gpu::linear_to_f32(stream(), args_of(p, plain.data(), s.outputs));
+      const auto vocab = static_cast<std::int32_t>(s.outputs - 3);
+      const std::int32_t count =
+          gpu::linear_to_logits(stream(), args_of(p, y.data(), s.outputs), vocab, reinterpret_cast<gpu::logit_top*>(tops.data()));
+      const std::vector<float> logits = download<float>(y);
+      ASSERT_EQ(logits, download<float>(plain)) << rows << " rows of " << s.outputs;
+      if (rows == 3) {
+        EXPECT_EQ(count, 0);
+        continue;
+      }
+      ASSERT_GT(count, 0);
+      const auto parts = download<gpu::logit_top>(tops);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        gpu::logit_top best{-std::numeric_limits<float>::infinity(), -1};
+        for (std::int64_t i = r * gpu::most_logit_tops; i < r * gpu::most_logit_tops + count; ++i) {
+          const gpu::logit_top& part = parts[static_cast<std::size_t>(i)];
+          ASSERT_GE(part.id, 0);
+          if (part.logit > best.logit) best = part;
+        }
+        const auto row = logits.begin() + r * s.outputs;
+        const auto right = std::max_element(row, row + vocab);
+        EXPECT_EQ(best.logit, *right) << "row " << r;
+        EXPECT_EQ(best.id, right - row) << "row " << r;
+      }
+    }
+  }
+}
+
 TEST_P(gpu_linear_path_test, swiglu_meets_its_gates_and_ups) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const shape& s : {shape{1, 16, 64},

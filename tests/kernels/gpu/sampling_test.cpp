@@ -24,6 +24,8 @@ class gpu_sampling_test : public test::gpu_op_test {
     std::vector<std::uint32_t> history;      // [slots][vocab] or empty
     std::vector<token_id> inputs;            // by row
     std::vector<std::int32_t> faulted;       // by slot; empty: rows have no results
+    std::vector<gpu::logit_top> tops;        // [rows][most_logit_tops] or empty
+    std::int32_t tops_count = 0;
   };
   struct outcome {
     std::vector<gpu::sampled_token> sampled;
@@ -92,6 +94,10 @@ class gpu_sampling_test : public test::gpu_op_test {
     args.best = reinterpret_cast<scored_token*>(best.data());
     args.last_tokens = reinterpret_cast<token_id*>(last.data());
     args.faulted = reinterpret_cast<std::int32_t*>(faulted.data());
+    if (p.tops.empty()) p.tops.resize(1);
+    const buffer tops = upload(p.tops);
+    args.tops = reinterpret_cast<const gpu::logit_top*>(tops.data());
+    args.tops_count = p.tops_count;
     gpu::sample(stream(), args);
     return {download<gpu::sampled_token>(sampled), download<scored_token>(best),       download<token_id>(last),
             download<std::uint32_t>(history),      download<gpu::sampled_token>(kept), download<gpu::item_result>(results),
@@ -329,6 +335,34 @@ TEST_F(gpu_sampling_test, a_row_that_cannot_be_drawn_from_fails_alone) {
   EXPECT_EQ(got.sampled[3].token, 77);
   EXPECT_EQ(got.sampled[3].logprob, 0.0F);
   EXPECT_EQ(got.sampled[5].usable, 1);
+}
+
+TEST_F(gpu_sampling_test, a_greedy_draw_takes_the_best_of_parts_where_nothing_else_is_asked) {
+  problem p;
+  p.vocab = 900;
+  p.logits = normal(5 * 900);
+  p.params.resize(5);
+  for (sampling_params& params : p.params) params.temperature = 0;
+  p.params[2].logit_bias = {{17, 100.0F}};
+  p.params[3].temperature = 1;
+  p.params[3].top_k = 1;
+  p.tops_count = 2100;
+  p.tops.resize(5 * gpu::most_logit_tops, {50.0F, 899}); // behind the count, and in rows that must not look, false
+  for (std::size_t r : {0, 1, 4}) {
+    for (std::size_t i = 0; i < 2100; ++i)
+      p.tops[r * gpu::most_logit_tops + i] = {static_cast<float>(i % 700), static_cast<token_id>(i % 899)};
+  }
+  p.tops[gpu::most_logit_tops + 1500] = {1000.0F, 321};
+  p.tops[gpu::most_logit_tops + 2099] = {1000.0F, 320}; // the lower id among equals
+  p.tops[4 * gpu::most_logit_tops + 3].id = -1;         // a NaN was seen
+  p.faulted.resize(5);
+  const outcome got = run(p);
+  EXPECT_EQ(got.sampled[0].token, 301) << "of ids 699, 500 and 301, equal";
+  EXPECT_EQ(got.sampled[1].token, 320);
+  EXPECT_EQ(got.sampled[2].token, 17) << "a biased row looks at its logits";
+  EXPECT_EQ(got.sampled[3].token, std::max_element(p.logits.begin() + 3 * 900, p.logits.begin() + 4 * 900) - (p.logits.begin() + 3 * 900));
+  EXPECT_EQ(got.sampled[4].usable, 0);
+  EXPECT_EQ(got.results[4].faulted, 1);
 }
 
 TEST_F(gpu_sampling_test, histories_count_tokens_and_forget_them) {
