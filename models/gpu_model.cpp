@@ -63,16 +63,16 @@ struct buffer_sizes {
     gathered = s.head_parts > 1 ? logits : 0;
     products = linear_workspace(c, s);
     if (s.batch_invariant && has_quick_attention(c)) shares = share_workspace(c, s);
-    tops =
-        std::min(static_cast<std::size_t>(s.decode_rows), most_rows_with_tops) * std::size_t{gpu::most_logit_tops} * sizeof(gpu::logit_top);
+    if (s.ends.head)
+      tops = std::min(static_cast<std::size_t>(s.decode_rows), most_rows_with_tops) * std::size_t{gpu::most_logit_tops} *
+             sizeof(gpu::logit_top);
   }
   std::size_t total() const {
     return 2 * angles + 3 * row_ints + head_ints + row_tables + row_tiles + 2 * hidden + qkv + attended + gate_up + gate_up / 2 +
-           head_hidden + logits + gathered + tops + products + shares;
+           head_hidden + logits + gathered + products + shares + tops;
   }
-  std::size_t products, angles, row_ints, head_ints, row_tables, row_tiles, hidden, qkv, attended, gate_up, head_hidden, logits, gathered,
-      tops;
-  std::size_t shares = 0;
+  std::size_t products, angles, row_ints, head_ints, row_tables, row_tiles, hidden, qkv, attended, gate_up, head_hidden, logits, gathered;
+  std::size_t shares = 0, tops = 0;
 };
 
 void upload(const cuda::stream& on, std::byte* to, const void* from, std::size_t bytes) {
