@@ -62,7 +62,7 @@ void start(self_pointer self, const rank_start& place) {
   };
   try {
     s.executor = s.make_executor(place, publish);
-    self->send(s.registrar, device_ready{s.token, s.executor->info()});
+    self->send(s.registrar, device_ready{s.token, s.executor->info(), s.executor->kv_kept()});
   } catch (const load_error& e) {
     fail(e.what(), true);
   } catch (const std::exception& e) {

@@ -163,6 +163,7 @@ struct group_rendezvous {
 struct device_ready {
   std::string token;
   executor_info info;
+  bool kv_kept = false; // as of step_executor
 };
 
 struct device_start_failed {
@@ -302,7 +303,7 @@ typename Inspector::result_type inspect(Inspector& f, remove_sequences& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_start& x) {
   auto num_blocks = wire::to_pair(x.num_blocks);
-  return f(caf::meta::type_name("rank_start"), x.replica, x.rank, x.size, x.generation, x.rendezvous, num_blocks,
+  return f(caf::meta::type_name("rank_start"), x.replica, x.rank, x.size, x.generation, x.rendezvous, num_blocks, x.kv_usable,
            wire::after_load([&] { x.num_blocks = wire::to_optional(num_blocks); }));
 }
 
@@ -340,7 +341,7 @@ typename Inspector::result_type inspect(Inspector& f, group_rendezvous& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, device_ready& x) {
-  return f(caf::meta::type_name("device_ready"), x.token, x.info);
+  return f(caf::meta::type_name("device_ready"), x.token, x.info, x.kv_kept);
 }
 
 template <class Inspector>
@@ -414,7 +415,7 @@ using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::
 
 using scheduler_actor =
     caf::typed_actor<caf::reacts_to<add_sequences>, caf::reacts_to<remove_sequences>, caf::reacts_to<moved_sequences>, //
-                     caf::reacts_to<caf::join_atom, generation_number, executor_info, std::vector<device_actor>>,
+                     caf::reacts_to<caf::join_atom, generation_number, executor_info, bool, std::vector<device_actor>>,
                      caf::reacts_to<detach_group>, caf::reacts_to<pause_group>, caf::reacts_to<caf::migrate_atom, gateway_actor>, //
                      caf::reacts_to<step_done>, caf::reacts_to<step_failed>, caf::reacts_to<caf::tick_atom>>;
 

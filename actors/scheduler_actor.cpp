@@ -90,7 +90,7 @@ void forget_group(self_pointer self, loss_cause cause, const char* event) {
   s.halted = s.pausing = false;
   s.sent.clear();
   const std::uint64_t now = now_ns();
-  send_updates(self, s.core->device_lost(now, cause), now);
+  send_updates(self, s.core->device_lost(now, cause, cause == loss_cause::killed), now);
   mark(s, event + (", epoch " + std::to_string(s.core->epoch())), now);
   s.shared->parts.metrics->set_group(s.replica, false, static_cast<std::int64_t>(s.core->epoch()));
   report_stats(s);
@@ -218,6 +218,8 @@ void absorb(self_pointer self, const step_done& done) {
 
 void step_has_failed(self_pointer self, const step_failed& failed) {
   auto& s = self->state;
+  // Its rank was killed before this was read: after a fault nothing of the KV counts, whoever ended the process.
+  if (s.ranks.empty() && s.core && failed.epoch + 1 == s.core->epoch() && !failed.by_peer) s.core->forget_cache();
   if (s.ranks.empty() || failed.epoch != s.core->epoch()) return;
   if (failed.collective && !s.halted) { // the first of the group to tell; the others tell of the same
     s.shared->parts.metrics->collective_failed(s.replica, *failed.collective);
@@ -244,10 +246,11 @@ scheduler_config config_for(const serving_state& shared, const executor_info& in
   return config;
 }
 
-void attach(self_pointer self, generation_number generation, const executor_info& info, std::vector<device_actor>& devices) {
+void attach(self_pointer self, generation_number generation, const executor_info& info, bool kv_kept, std::vector<device_actor>& devices) {
   auto& s = self->state;
   s.supervisor = caf::actor_cast<supervisor_actor>(self->current_sender());
   if (!s.core) s.core.emplace(config_for(*s.shared, info));
+  if (!kv_kept) s.core->forget_cache();
   for (device_actor& device : devices) s.ranks.push_back({std::move(device), 0, 0});
   s.generation = generation;
   s.shared->parts.metrics->set_group(s.replica, true, static_cast<std::int64_t>(s.core->epoch()));
@@ -309,8 +312,8 @@ scheduler_actor::behavior_type run_scheduler(self_pointer self, shared_state sha
       [self](add_sequences& request) { add(self, request); },
       [self](const remove_sequences& request) { remove(self, request); },
       [self](moved_sequences& moved) { readmit(self, moved); },
-      [self](caf::join_atom, generation_number generation, const executor_info& info, std::vector<device_actor>& devices) {
-        attach(self, generation, info, devices);
+      [self](caf::join_atom, generation_number generation, const executor_info& info, bool kv_kept, std::vector<device_actor>& devices) {
+        attach(self, generation, info, kv_kept, devices);
       },
       [self](const detach_group& d) { detach(self, d); },
       [self](const pause_group& p) { pause(self, p); },

@@ -29,6 +29,8 @@ struct rank_start {
   std::string rendezvous;       // what rank 0 published; empty for rank 0 itself
   // KV blocks of the group when it was first formed: the ranks must have just as many again, whatever memory is free now. None: the first.
   std::optional<std::int32_t> num_blocks{};
+  // The group's ranks of before were killed or let go, so what a keeper has of their KV is as it was. False: it may be anything.
+  bool kv_usable = false;
 };
 
 // Rank 0 calls it once, from within the factory, before it waits for any other rank: these start with what it says. Opaque to the actors.

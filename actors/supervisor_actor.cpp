@@ -76,6 +76,7 @@ void lose(self_pointer self, std::string reason, loss_cause cause) {
   s.by_order = false;
   s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
   self->send(s.core.scheduler, detach_group{s.generation, cause});
+  s.kv_usable = cause == loss_cause::killed;
   program_meets_loss(self, s.loss, cause);
   part_with_group(s);
   retire(self, dismiss_ranks);
@@ -86,6 +87,7 @@ void group_has_paused(self_pointer self, const group_paused& paused) {
   auto& s = self->state;
   if (paused.generation != s.generation || s.now != phase::up || !(s.by_order || program_meets_pause(self))) return;
   part_with_group(s);
+  s.kv_usable = true;
   retire(self, release_ranks);
   if (s.shared->slots && !s.shared->slots->could_claim(s.replica)) offer_requests(self); // it will not be back at once
 }
@@ -175,10 +177,11 @@ void group_is_up(self_pointer self, const executor_info& info) {
   s.failed_starts = 0;
   s.shared->health.group_up(s.replica, true);
   s.shared->parts.metrics->set_ready(s.shared->health.accepts());
-  if (s.generation > 1) s.shared->log(replica_prefix(s) + "up again");
+  const bool kv_kept = std::all_of(s.seats.begin(), s.seats.end(), [](const rank_seat& seat) { return seat.kv_kept; });
+  if (s.generation > 1) s.shared->log(replica_prefix(s) + (kv_kept ? "up again, with its KV cache" : "up again"));
   std::vector<device_actor> devices;
   for (const rank_seat& seat : s.seats) devices.push_back(seat.device);
-  self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, std::move(devices));
+  self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, kv_kept, std::move(devices));
   if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(info);
   program_meets_group(self);
 }
@@ -188,6 +191,7 @@ void device_is_ready(self_pointer self, const device_ready& ready) {
   rank_seat* seat = s.now == phase::starting ? find_seat(s, ready.token) : nullptr;
   if (seat == nullptr) return; // it was told to go, or is an impostor
   seat->info = ready.info;
+  seat->kv_kept = ready.kv_kept;
   std::vector<executor_info> infos;
   for (const rank_seat& x : s.seats) {
     if (!x.info) return;

@@ -43,6 +43,7 @@ struct rank_seat {
   caf::actor_addr address;               // of the device: in this process from the start on, else from its hello on
   device_actor device;                   // null before its hello
   std::optional<executor_info> info;     // none before it is ready
+  bool kv_kept = false;                  // it has the KV of the rank before it
   std::unique_ptr<worker_process> child; // null: a thread of this process, or a child that has ended
   place where;                           // in a cluster
 };
@@ -75,6 +76,7 @@ struct supervisor_state {
   std::optional<executor_info> info;     // of the group when it was first formed
   std::uint64_t completed = 0;           // steps of the group, when it was last lost
   bool was_up = false;                   // the current group was ready once
+  bool kv_usable = false;                // the last group that was up ended without a fault
   int failed_starts = 0;                 // in a row
   registrar_actor registrar;             // children watch it; published while they are expected
   std::string program;                   // that the ranks run: the first word of their command line

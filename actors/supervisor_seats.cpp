@@ -166,7 +166,7 @@ void tell_place(self_pointer self, rank_seat& seat) {
   // and with it this actor and its thread, until after the system has waited for all threads.
   caf::anon_send(seat.device,
                  rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
-                            rank > 0 ? *s.rendezvous : std::string(), s.info ? std::optional(s.info->num_blocks) : std::nullopt});
+                            rank > 0 ? *s.rendezvous : std::string(), s.info ? std::optional(s.info->num_blocks) : std::nullopt, s.kv_usable});
 }
 
 } // namespace troupe::actors

@@ -105,9 +105,10 @@ void check_gpu_ranks(const engine_options& o, std::int32_t first) {
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
                                                     const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host,
-                                                    std::chrono::milliseconds deadline, const std::optional<keeper::access>& keep) {
+                                                    std::chrono::milliseconds deadline, const kept_memories& keep) {
   gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
-  options.keep = keep;
+  options.keep = keep.weights;
+  options.keep_kv = keep.kv;
   const bool dummy = o.load_format == "dummy";
   start_times start;
   cuda::use_device(device);
@@ -136,7 +137,7 @@ int count_gpus() { return 0; }
 void check_gpu_ranks(const engine_options&, std::int32_t) {}
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t,
-                                                    const rank_context&, std::chrono::milliseconds, const std::optional<keeper::access>&) {
+                                                    const rank_context&, std::chrono::milliseconds, const kept_memories&) {
   throw std::logic_error("no GPU was chosen");
 }
 

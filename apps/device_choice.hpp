@@ -14,6 +14,12 @@
 
 namespace troupe::apps {
 
+// Who keeps what beyond this process, if anybody does.
+struct kept_memories {
+  std::optional<keeper::access> weights;
+  std::optional<kv_keeping> kv;
+};
+
 struct device_choice {
   std::optional<std::int32_t> gpu; // CUDA's number; none: the CPU
   std::string reason;              // one line for the log: which device, and why
@@ -38,6 +44,6 @@ void check_gpu_ranks(const engine_options& options, std::int32_t first);
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const checkpoint& source,
                                                     const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host = {},
                                                     std::chrono::milliseconds deadline = {},
-                                                    const std::optional<keeper::access>& keep = {});
+                                                    const kept_memories& keep = {});
 
 } // namespace troupe::apps

@@ -31,7 +31,7 @@ dtype parse_type(const std::string& name) {
   return dtype::bf16;
 }
 
-cpu_executor_options executor_options(const engine_options& o, std::int32_t tokenizer_vocab, const std::optional<keeper::access>& keep) {
+cpu_executor_options executor_options(const engine_options& o, std::int32_t tokenizer_vocab, const kept_memories& keep) {
   cpu_executor_options e;
   e.threads = o.threads;
   e.block_size = o.block_size;
@@ -42,7 +42,8 @@ cpu_executor_options executor_options(const engine_options& o, std::int32_t toke
   e.kv_bytes = parse_bytes(o.kv_cache_memory, "--kv-cache-memory");
   if (o.kv_cache_dtype != "auto") e.kv_type = parse_type(o.kv_cache_dtype);
   e.tokenizer_vocab_size = tokenizer_vocab;
-  e.keep = keep;
+  e.keep = keep.weights;
+  e.keep_kv = keep.kv;
   return e;
 }
 
@@ -237,9 +238,9 @@ class executor_maker {
     const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
     if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
     if (device.gpu && options_.group_size() > 1) return make_rank_on_gpu(*device.gpu, mine, place, publish);
-    if (device.gpu) return make_executor_on_gpu(*device.gpu, mine, *source_, draft_.get(), tokenizer_vocab_, {}, {}, keep_);
+    if (device.gpu) return make_executor_on_gpu(*device.gpu, mine, *source_, draft_.get(), tokenizer_vocab_, {}, {}, kept(true, place));
     check_batch(mine);
-    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, {});
+    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, place, {});
     if (place.size == 1) { // all ranks behind one executor, as benches want them
       return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_, {}), options_.tensor_parallel_size,
                                      options_.pipeline_parallel_size, call_deadline(options_), draft_ ? draft_weights() : nullptr);
@@ -247,7 +248,7 @@ class executor_maker {
     const auto link = links_.open(place, publish);
     const auto whole = weights(); // before the ranks meet: how long it takes differs
     const auto draft = draft_ ? draft_weights() : nullptr;
-    return make_on_cpu(whole, draft, mine, link->meet());
+    return make_on_cpu(whole, draft, mine, place, link->meet());
   }
 
  private:
@@ -256,15 +257,25 @@ class executor_maker {
     if (!options_.in_cluster()) check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
     if (place.size == 1) throw load_error("--tp with GPUs takes a process for each, and this command runs in one");
     const auto link = gpu_links_.open(place, publish);
-    return make_executor_on_gpu(device, o, *source_, nullptr, tokenizer_vocab_, link->meet(), call_deadline(options_), keep_);
+    return make_executor_on_gpu(device, o, *source_, nullptr, tokenizer_vocab_, link->meet(), call_deadline(options_), kept(true, place));
   }
 
   std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
                                              const std::shared_ptr<const model_weights>& draft, const engine_options& o,
-                                             const rank_context& rank) const {
-    const bool keeps = o.keep_weights.value_or(false); // kept memory may have smaller pages: docs/keeper.md
-    const cpu_executor_options options = executor_options(o, tokenizer_vocab_, keeps ? keep_ : std::nullopt);
+                                             const actors::rank_start& place, const rank_context& rank) const {
+    const cpu_executor_options options = executor_options(o, tokenizer_vocab_, kept(false, place)); // smaller pages: docs/keeper.md
     return draft ? make_drafting_cpu_executor(target, draft, options, rank) : make_cpu_executor(target, options, rank);
+  }
+
+  // What of a rank is kept beyond its process; its weights unless the flags say otherwise, or only if they say so.
+  kept_memories kept(bool unless_told, const actors::rank_start& place) const {
+    kept_memories kept;
+    if (!keep_) return kept;
+    if (options_.keep_weights.value_or(unless_told)) kept.weights = keep_;
+    if (!options_.keep_kv.value_or(false)) return kept;
+    const std::string owner = "replica " + std::to_string(place.replica) + ", rank " + std::to_string(place.rank);
+    kept.kv = {*keep_, owner, place.kv_usable};
+    return kept;
   }
 
   // Loaded once, for all ranks and replicas of this process.
@@ -350,7 +361,7 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
 
   actors::serving_parts parts;
   if (head != nullptr) parts.cluster = head->describe(options, *source);
-  if (options.isolate_devices && options.keep_weights.value_or(options.device != "cpu")) {
+  if (options.isolate_devices && (options.keep_weights.value_or(options.device != "cpu") || options.keep_kv.value_or(false))) {
     const auto keeper = std::make_shared<keeper_process>(metrics);
     serving.worker_command.push_back("--keeper");
     serving.worker_preamble = keeper->line() + "\n";

@@ -183,6 +183,8 @@ class step_executor {
 
   virtual ~step_executor() = default;
   virtual executor_info info() const = 0;
+  // The KV blocks hold what those of the executor before this one held, in another process, but for what its last, unanswered plans wrote.
+  virtual bool kv_kept() const { return false; }
   // Takes plans in order and calls `deliver` once for each, in order: before it returns (CPU) or later from the executor's
   // deliver thread (GPU). A plan that breaks the protocol is a step_failure, as is a lost device.
   virtual void submit(const step_plan& plan, deliver_fn deliver) = 0;

@@ -24,8 +24,13 @@ namespace {
 class cpu_executor final : public step_executor {
  public:
   cpu_executor(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, const executor_info& info,
-               const rank_context& rank, const std::optional<keeper::access>& keep)
-      : info_(info), rank_(rank), slots_(info), draws_(rank, info.max_num_seqs), model_(std::move(weights), shape, rank, keep) {
+               const rank_context& rank, const cpu_executor_options& options)
+      : info_(info),
+        rank_(rank),
+        slots_(info),
+        draws_(rank, info.max_num_seqs),
+        model_(std::move(weights), shape, rank, options.keep, options.keep_kv),
+        kv_kept_(options.keep_kv && options.keep_kv->usable && model_.kv().lease().found()) {
     if (rank_.leader()) sampler_.emplace(model_, info.vocab_size);
     const std::size_t rows = static_cast<std::size_t>(info.max_batched_tokens);
     tokens_.reserve(rows);
@@ -35,6 +40,7 @@ class cpu_executor final : public step_executor {
   }
 
   executor_info info() const override { return info_; }
+  bool kv_kept() const override { return kv_kept_; }
 
   void submit(const step_plan& plan, deliver_fn deliver) override {
     step_outcome outcome;
@@ -153,6 +159,7 @@ class cpu_executor final : public step_executor {
   slot_table slots_;
   draw_exchange draws_;
   cpu_model model_;
+  bool kv_kept_;
   std::optional<row_sampler> sampler_; // the leader's
   // Of the running step.
   std::vector<token_id> tokens_;
@@ -165,8 +172,9 @@ class cpu_executor final : public step_executor {
 executor_plan agreed_plan(const model_weights& mine, cpu_executor_options options, const rank_context& rank) {
   try {
     const auto available = cpu::available_memory();
-    const executor_plan plan = plan_executor(mine, options, available_memory(mine, options.keep, available), rank);
-    const std::size_t taken = std::min<std::size_t>(plan.weight_bytes, kept_bytes(options.keep, mine.source, "cpu"));
+    const executor_plan plan = plan_executor(mine, options, available_memory(mine, options, available), rank);
+    const std::size_t taken = std::min<std::size_t>(plan.weight_bytes, kept_bytes(options.keep, mine.source, "cpu")) +
+                              std::min<std::size_t>(plan.kv_bytes, kept_kv_bytes(options.keep_kv, mine.source, "cpu"));
     options.num_blocks = agree(plan.info, {total_bytes(plan) - taken + options.bytes_beside, available}, rank).num_blocks;
     return plan_executor(mine, options, std::nullopt, rank); // no more than was checked; others take memory by now
   } catch (const std::exception& e) {                        // a lost peer, too: those of the other communicator do not know yet
@@ -178,9 +186,9 @@ executor_plan agreed_plan(const model_weights& mine, cpu_executor_options option
 std::unique_ptr<step_executor> build(std::shared_ptr<const model_weights> weights, const cpu_executor_options& options,
                                      const rank_context& rank) {
   const executor_plan plan =
-      rank.size() > 1 ? agreed_plan(*weights, options, rank) : plan_executor(*weights, options, available_memory(*weights, options.keep));
+      rank.size() > 1 ? agreed_plan(*weights, options, rank) : plan_executor(*weights, options, available_memory(*weights, options));
   try {
-    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, rank, options.keep);
+    return std::make_unique<cpu_executor>(std::move(weights), plan.shape, plan.info, rank, options);
   } catch (const std::bad_alloc&) {
     throw load_error("out of memory: the KV cache takes " + std::to_string(plan.kv_bytes) + " bytes (" +
                      std::to_string(plan.info.num_blocks) + " blocks of " + std::to_string(plan.info.block_size) +

@@ -9,6 +9,7 @@
 #include "core/dtype.hpp"
 #include "core/step.hpp"
 #include "device/keeper/client.hpp"
+#include "models/kept_kv.hpp"
 #include "models/model.hpp"
 #include "models/rank_context.hpp"
 
@@ -26,6 +27,7 @@ struct cpu_executor_options {
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
   std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
+  std::optional<kv_keeping> keep_kv;  // likewise the KV cache
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
   std::size_t bytes_beside = 0;   // that such a model will take
 };

@@ -21,10 +21,17 @@ rope_table make_rope_table(const rope_config& config) {
   return {std::move(spectrum.frequencies), spectrum.magnitude};
 }
 
+cpu::kv_storage make_kv(const model_weights& weights, const cpu_model_shape& shape, const std::optional<kv_keeping>& keep) {
+  const model_config& c = weights.config;
+  kv_pool pool{{shape.kv_type, shape.block_size, c.num_kv_heads, c.head_dim}, c.num_layers, shape.num_blocks, 0};
+  pool.bytes = cpu::kv_storage::bytes_of(pool.layout, pool.layers, pool.blocks);
+  return {pool.layout, pool.layers, pool.blocks, claim_kv(keep, weights.source, "cpu", pool, keeper::memory_kind::host)};
+}
+
 } // namespace
 
 cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank,
-                     const std::optional<keeper::access>& keep)
+                     const std::optional<keeper::access>& keep, const std::optional<kv_keeping>& keep_kv)
     : weights_(std::move(weights)),
       shape_(shape),
       rank_(std::move(rank)),
@@ -32,7 +39,7 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       pool_(shape.threads),
       rope_(make_rope_table(config().rope)),
       packed_(*weights_, keep, pool_),
-      kv_({shape.kv_type, shape.block_size, config().num_kv_heads, config().head_dim}, config().num_layers, shape.num_blocks),
+      kv_(make_kv(*weights_, shape, keep_kv)),
       query_width_(std::int64_t{config().num_heads} * config().head_dim),
       kv_width_(std::int64_t{config().num_kv_heads} * config().head_dim),
       hidden_(rows_of(shape.max_rows, config().hidden_size)),
@@ -44,6 +51,7 @@ cpu_model::cpu_model(std::shared_ptr<const model_weights> weights, const cpu_mod
       head_input_(rows_of(shape.head_rows, rank_.last_stage() ? config().hidden_size : 0)),
       logits_(rows_of(shape.head_rows, rank_.leader() ? logits_stride() : 0)),
       vocab_part_(rows_of(shape.head_rows, rank_.last_stage() && rank_.tp_size > 1 ? vocab_.places : 0)) {
+  tell_kv(keep_kv, kv_.bytes(), kv_.lease().found(), kv_.lease().claim());
   std::fill_n(vocab_part_.data(), vocab_part_.size(), 0.0F); // places without an id are never written
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/rope.hpp"
 #include "models/cpu_weights.hpp"
+#include "models/kept_kv.hpp"
 #include "models/model.hpp"
 #include "models/rank_context.hpp"
 #include "models/shard.hpp"
@@ -42,10 +43,11 @@ struct forward_batch {
 
 class cpu_model {
  public:
-  // Packs the weights, which are those of `rank` (models/shard.hpp), or maps what `keep` has of them, and takes all memory. Throws
+  // Packs the weights, which are those of `rank` (models/shard.hpp), or maps what `keep` has of them, and takes all memory; that of the KV
+  // cache from `keep_kv`. Throws
   // std::bad_alloc, std::invalid_argument for shapes that do not fit together.
   cpu_model(std::shared_ptr<const model_weights> weights, const cpu_model_shape& shape, rank_context rank = {},
-            const std::optional<keeper::access>& keep = {});
+            const std::optional<keeper::access>& keep = {}, const std::optional<kv_keeping>& keep_kv = {});
 
   // Computes the output of every row behind the last layer that is here, and writes the rows' keys and values. Every token and block id
   // must be in range. All ranks of a group are given the same batch; throws collective_error.

@@ -46,6 +46,7 @@ class drafting_executor final : public step_executor {
   ~drafting_executor() override { target_.reset(); } // what it still delivers needs the rest
 
   executor_info info() const override { return info_; }
+  bool kv_kept() const override { return target_->kv_kept() && draft_->kv_kept(); }
 
   void submit(const step_plan& plan, deliver_fn deliver) override {
     auto mine = std::make_shared<const step_plan>(plan); // the target may deliver when the caller's is gone
@@ -191,10 +192,12 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
     options.num_blocks = static_cast<std::int32_t>(options.kv_bytes / both);
   }
   drafts.num_blocks = options.num_blocks;
+  if (drafts.keep_kv) drafts.keep_kv->owner += ", draft model";
   const executor_plan beside = plan_rank(*draft, drafts, {});
-  const std::size_t taken = std::min<std::size_t>(beside.weight_bytes, kept_bytes(options.keep, draft->source, "cpu"));
+  const std::size_t taken = std::min<std::size_t>(beside.weight_bytes, kept_bytes(options.keep, draft->source, "cpu")) +
+                            std::min<std::size_t>(beside.kv_bytes, kept_kv_bytes(drafts.keep_kv, draft->source, "cpu"));
   options.bytes_beside = total_bytes(beside) - taken;
-  const auto available = available_memory(shard_weights(*target, rank), options.keep);
+  const auto available = available_memory(shard_weights(*target, rank), options);
   check_memory(total_bytes(plan_rank(*target, options, rank)), options.bytes_beside, available);
   auto executor = make_cpu_executor(std::move(target), options, rank);
   drafts.num_blocks = executor->info().num_blocks;

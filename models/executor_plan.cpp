@@ -105,9 +105,10 @@ dtype kv_type_of(const model_weights& whole, const cpu_executor_options& options
   return options.kv_type.value_or(stored == dtype::f32 || stored == dtype::bf16 ? stored : dtype::f16);
 }
 
-std::optional<std::uint64_t> available_memory(const model_weights& weights, const std::optional<keeper::access>& keep,
+std::optional<std::uint64_t> available_memory(const model_weights& weights, const cpu_executor_options& options,
                                               std::optional<std::uint64_t> available) {
-  return available ? std::optional(*available + kept_bytes(keep, weights.source, "cpu")) : std::nullopt;
+  if (!available) return std::nullopt;
+  return *available + kept_bytes(options.keep, weights.source, "cpu") + kept_kv_bytes(options.keep_kv, weights.source, "cpu");
 }
 
 executor_plan plan_executor(const model_weights& weights, const cpu_executor_options& options, std::optional<std::uint64_t> available,

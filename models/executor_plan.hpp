@@ -24,9 +24,9 @@ struct executor_plan {
 void check_model(const model_config& config);
 std::int32_t context_length(const model_config& config, std::optional<std::int32_t> wanted);
 
-// Bytes that an executor of `weights` may take: what is available and, as it is taken already, what a keeper holds of them. None: not
-// known.
-std::optional<std::uint64_t> available_memory(const model_weights& weights, const std::optional<keeper::access>& keep,
+// Bytes that an executor of `weights` may take: what is available and, as it is taken already, what a keeper holds of them and of its KV
+// cache. None: not known.
+std::optional<std::uint64_t> available_memory(const model_weights& weights, const cpu_executor_options& options,
                                               std::optional<std::uint64_t> available = cpu::available_memory());
 
 // Throws load_error, with the numbers, when options and model cannot work together, or need more than the `available` bytes (none: not

@@ -61,13 +61,19 @@ struct gpu_memory {
   cuda::caching_allocator small{*source, ledger};
 };
 
+// Where the KV cache lies.
+struct kv_memory {
+  std::unique_ptr<cuda::memory_source> source;
+  bool kept = false; // it holds what the process before left
+};
+
 class gpu_executor final : public step_executor {
  public:
   using make_weights_fn = std::function<gpu_weights(std::byte* memory, const cuda::stream& on)>;
 
   // The weights lie in memory of `weight_source`.
   gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, const gpu_rank& rank,
-               std::unique_ptr<cuda::memory_source> weight_source, const make_weights_fn& make_weights)
+               std::unique_ptr<cuda::memory_source> weight_source, kv_memory kv, const make_weights_fn& make_weights)
       : device_(options.device),
         info_(plan.info),
         synchronous_(!options.asynchronous_copies),
@@ -75,10 +81,11 @@ class gpu_executor final : public step_executor {
         openings_(static_cast<std::size_t>(info_.max_num_seqs)),
         weight_source_(std::move(weight_source)),
         weights_(*weight_source_, memory_.ledger, plan.weight_bytes, "weights"),
-        kv_(*memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
+        kv_memory_(std::move(kv)),
+        kv_(*kv_memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
         rank_(rank),
         model_(
-            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), memory_.small, streams_.compute,
+            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), kv_memory_.kept, memory_.small, streams_.compute,
             options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, &rank_}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
@@ -117,6 +124,7 @@ class gpu_executor final : public step_executor {
   }
 
   executor_info info() const override { return info_; }
+  bool kv_kept() const override { return kv_memory_.kept; }
 
   void submit(const step_plan& plan, deliver_fn deliver) override {
     auto pending = std::make_shared<pending_step>();
@@ -274,7 +282,9 @@ class gpu_executor final : public step_executor {
   gpu_memory memory_;
   cuda::stream_pool streams_;
   std::unique_ptr<cuda::memory_source> weight_source_;
-  cuda::device_block weights_, kv_;
+  cuda::device_block weights_;
+  kv_memory kv_memory_;
+  cuda::device_block kv_;
   gpu_rank rank_; // its communicator goes after the runner's graphs
   std::unique_ptr<gpu_rank_sums> sums_;
   std::unique_ptr<gpu_copied_sums> part_sums_; // goes before `sums_`, which lets the group go
@@ -285,9 +295,11 @@ class gpu_executor final : public step_executor {
 
 using make_weights_on = std::function<gpu_weights(const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on)>;
 
-// What a keeper holds of these weights already: the plan need not find room for it again.
+// What a keeper holds already of these weights and of their KV cache: the plan need not find room for it again.
 std::size_t kept_already(const weight_source& source, const gpu_executor_options& options) {
-  return options.keep ? kept_bytes(options.keep, source, cuda::device_uuid(options.device)) : 0;
+  if (!options.keep && !options.keep_kv) return 0;
+  const std::string device = cuda::device_uuid(options.device);
+  return kept_bytes(options.keep, source, device) + kept_kv_bytes(options.keep_kv, source, device);
 }
 
 cuda::memory_state with(cuda::memory_state device, std::size_t kept) { return {device.unused + kept, device.whole}; }
@@ -296,6 +308,22 @@ keeper::region_request region_of(const model_config& config, const gpu_model_sha
                                  std::int32_t device) {
   return kept_region(source, cuda::device_uuid(device), gpu_weight_layout(config, shape.ends, shape.type),
                      cuda::kept_size(gpu_weight_bytes(config, shape.ends), device), keeper::memory_kind::cuda);
+}
+
+kv_memory claim_kv_memory(const model_config& config, const gpu_plan& plan, const weight_source& source,
+                          const gpu_executor_options& options) {
+  if (!options.keep_kv) return {cuda::own_memory(), false};
+  const gpu_model_shape& s = plan.shape;
+  const kv_pool pool{{s.type, s.block_size, config.num_kv_heads, config.head_dim},
+                     config.num_layers,
+                     s.num_blocks,
+                     cuda::kept_size(plan.kv_bytes, options.device)};
+  keeper::claim claim = claim_kv(options.keep_kv, source, cuda::device_uuid(options.device), pool, keeper::memory_kind::cuda);
+  const bool found = claim.now() == keeper::claim::state::complete;
+  tell_kv(options.keep_kv, pool.bytes, found, claim);
+  if (claim.now() == keeper::claim::state::alone) return {cuda::own_memory(), false};
+  return {std::make_unique<cuda::kept_memory>(std::move(claim), options.device, keeper::region_use::leased),
+          found && options.keep_kv->usable};
 }
 
 // `config` and `source` are the rank's own.
@@ -317,8 +345,9 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   const weight_start start(options.keep);
   keeper::claim claim;
   if (options.keep) claim = claim_weights(options.keep, source, region_of(config, shape, source, options.device));
+  kv_memory kv = claim_kv_memory(config, plan, source, options);
   if (claim.now() == keeper::claim::state::alone) {
-    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), [&](std::byte* memory, const cuda::stream& on) {
+    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
       gpu_weights made = make_weights(shape, memory, on);
       start.tell(plan.weight_bytes, false, claim);
       return made;
@@ -326,7 +355,7 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   }
   auto kept = std::make_unique<cuda::kept_memory>(std::move(claim), options.device);
   cuda::kept_memory& block = *kept;
-  return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), [&](std::byte* memory, const cuda::stream& on) {
+  return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
     const bool mapped = block.filled();
     gpu_weights made = mapped ? filled_weights(config, shape.ends, shape.type, memory) : make_weights(shape, memory, on);
     block.seal();
@@ -366,6 +395,7 @@ std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& t
   drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
   cuda::use_device(options.device);
   if (target.source.origin == draft.source.origin) drafts.keep.reset(); // one region, which the plans would count twice
+  if (drafts.keep_kv) drafts.keep_kv->owner += ", draft model";
   if (!options.num_blocks) {
     const std::size_t kept = kept_already(target.source, its) + kept_already(draft.source, drafts);
     its.num_blocks = shared_blocks({target.config, target.layers.front().query.type, its},

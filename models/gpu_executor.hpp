@@ -13,6 +13,7 @@
 #include "core/step.hpp"
 #include "device/keeper/client.hpp"
 #include "models/gpu_rank.hpp"
+#include "models/kept_kv.hpp"
 #include "models/model.hpp"
 
 namespace troupe {
@@ -44,6 +45,7 @@ struct gpu_executor_options {
   bool batch_invariant = false;
 
   std::optional<keeper::access> keep; // who keeps the weights beyond this process; none: nobody
+  std::optional<kv_keeping> keep_kv;  // likewise the KV cache
 
   bool tune = true;                            // measure at start which algorithms products of many rows take
   std::filesystem::path tuning_cache;          // what was measured, for the next start; empty: not kept

@@ -107,12 +107,12 @@ std::string gpu_model::unsupported(const model_config& c) {
   return {};
 }
 
-gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv,
+gpu_model::gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, bool kv_kept,
                      cuda::caching_allocator& memory, const cuda::stream& on, std::filesystem::path tuning_cache,
                      std::function<void(const std::string&)> log)
     : config_(config), shape_(shape), weights_(std::move(weights)), kv_(kv), matmul_(memory, std::move(tuning_cache), std::move(log)) {
   const buffer_sizes size(config, shape);
-  cuda::clear(on, kv_, kv_bytes(config, shape)); // no NaN where nothing was written yet
+  if (!kv_kept) cuda::clear(on, kv_, kv_bytes(config, shape)); // no NaN where nothing was written yet
   const auto take = [&](std::size_t bytes) { return memory.allocate(std::max<std::size_t>(bytes, 1), "activations"); };
   cos_ = take(size.angles), sin_ = take(size.angles);
   tokens_ = take(size.row_ints), positions_ = take(size.row_ints), tables_ = take(size.row_ints), head_rows_ = take(size.head_ints);

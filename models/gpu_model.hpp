@@ -104,8 +104,9 @@ class gpu_model {
   static std::string unsupported(const model_config& config);
 
   // Takes activations from `memory` and clears the KV cache, kv_bytes() at `kv`, which like the weights outlives this.
-  gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, cuda::caching_allocator& memory,
-            const cuda::stream& on, std::filesystem::path tuning_cache, std::function<void(const std::string&)> log);
+  gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, bool kv_kept,
+            cuda::caching_allocator& memory, const cuda::stream& on, std::filesystem::path tuning_cache,
+            std::function<void(const std::string&)> log);
 
   // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, on `sums` where
   // that overlaps other work. Both outlive this.

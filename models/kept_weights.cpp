@@ -18,12 +18,12 @@ std::string text(const char* format, double number, const char* unit) {
   return line;
 }
 
+} // namespace
+
 std::string size_text(std::uint64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
   return mib < 1024 ? text("%.1f %s", mib, "MiB") : text("%.2f %s", mib / 1024, "GiB");
 }
-
-} // namespace
 
 keeper::region_request kept_region(const weight_source& source, const std::string& device, const std::string& layout, std::uint64_t bytes,
                                    keeper::memory_kind memory) {

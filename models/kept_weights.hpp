@@ -22,6 +22,9 @@ keeper::claim claim_weights(const std::optional<keeper::access>& keep, const wei
 // Bytes that a keeper holds for these weights, and that are not taken anew by who maps them.
 std::uint64_t kept_bytes(const std::optional<keeper::access>& keep, const weight_source& source, const std::string& device);
 
+// "1.25 GiB".
+std::string size_text(std::uint64_t bytes);
+
 // Measures a start from the claim on; tell() once the weights can be read.
 class weight_start {
  public:

@@ -144,7 +144,7 @@ std::vector<sequence_update> absorb_result(scheduler_core& core, const plan_in_f
   return updates;
 }
 
-std::vector<sequence_update> absorb_loss(scheduler_core& core, std::uint64_t now_ns, loss_cause cause) {
+std::vector<sequence_update> absorb_loss(scheduler_core& core, std::uint64_t now_ns, loss_cause cause, bool kv_may_stay) {
   std::set<sequence_id> caught;
   for (const plan_in_flight& plan : core.in_flight) {
     for (const planned_row& row : plan.rows) {
@@ -152,7 +152,7 @@ std::vector<sequence_update> absorb_loss(scheduler_core& core, std::uint64_t now
     }
   }
   while (!core.sequences.running().empty()) core.release(*core.sequences.running().back());
-  core.cache.forget();
+  if (cause == loss_cause::fault || !kv_may_stay) core.cache.forget();
   core.to_close.clear(); // a new device has no slot open
   core.changes.clear();
   core.in_flight.clear();

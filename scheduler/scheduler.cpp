@@ -135,7 +135,11 @@ std::vector<sequence_update> scheduler::expire(std::uint64_t now_ns) {
 
 std::optional<std::uint64_t> scheduler::next_deadline_ns() const { return core_->deadlines.next_ns(); }
 
-std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause) { return absorb_loss(*core_, now_ns, cause); }
+std::vector<sequence_update> scheduler::device_lost(std::uint64_t now_ns, loss_cause cause, bool kv_may_stay) {
+  return absorb_loss(*core_, now_ns, cause, kv_may_stay);
+}
+
+void scheduler::forget_cache() { core_->cache.forget(); }
 
 std::vector<sequence_progress> scheduler::take_all() {
   const auto& table = core_->sequences;

@@ -91,7 +91,13 @@ class scheduler {
   // All device state is gone: raises the epoch and puts every running sequence back in the queue, to be recomputed. Returns the
   // quarantined ones, failed: those in flight at two faults in a row (or eight losses of any kind) with no new token between.
   // A sequence that was in flight at a fault is replayed beside proven ones alone, so that it alone is blamed for the next.
-  std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault);
+  // `kv_may_stay`: the next device may have the blocks' content of this one, up to what a step in flight wrote. Then the prefix index stays,
+  // which names nothing but rows of results that were applied, and running sequences enter it like preempted ones: they go on from their
+  // last full block. Before the next plan forget_cache() must say so when the content is not there. After a fault nothing stays: it may
+  // have written anywhere.
+  std::vector<sequence_update> device_lost(std::uint64_t now_ns, loss_cause cause = loss_cause::fault, bool kv_may_stay = false);
+  // The content of the blocks is gone. No sequence may run.
+  void forget_cache();
   // Gives all sequences up, in order of rank, to be readmitted by the scheduler of another group. None may run: device_lost() came before.
   std::vector<sequence_progress> take_all();
   // Goes on with a sequence that another scheduler admitted. It is not refused: what was accepted is not lost to a full queue. The group

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace troupe::cpu {
 namespace {
@@ -14,14 +15,21 @@ std::size_t checked_product(std::size_t a, std::size_t b) {
 
 } // namespace
 
-kv_storage::kv_storage(const kv_layout& layout, std::int32_t layers, std::int32_t blocks)
+std::size_t kv_storage::bytes_of(const kv_layout& layout, std::int32_t layers, std::int32_t blocks) {
+  return checked_product(checked_product(layout.block_bytes(), static_cast<std::size_t>(blocks)), static_cast<std::size_t>(layers));
+}
+
+kv_storage::kv_storage(const kv_layout& layout, std::int32_t layers, std::int32_t blocks, keeper::claim claim)
     : layout_(layout),
       layers_(layers),
       blocks_(blocks),
-      memory_(checked_product(checked_product(layout.block_bytes(), static_cast<std::size_t>(blocks)), static_cast<std::size_t>(layers))) {}
+      bytes_(bytes_of(layout, layers, blocks)),
+      kept_(bytes_, std::move(claim)),
+      own_(kept_.data() != nullptr ? 0 : bytes_),
+      data_(kept_.data() != nullptr ? kept_.data() : own_.data()) {}
 
 kv_layer_view kv_storage::layer(std::int32_t index) {
-  return {layout_, memory_.data() + static_cast<std::size_t>(index) * static_cast<std::size_t>(blocks_) * layout_.block_bytes()};
+  return {layout_, data_ + static_cast<std::size_t>(index) * static_cast<std::size_t>(blocks_) * layout_.block_bytes()};
 }
 
 void kv_storage::copy_block(block_id from, block_id to) {
@@ -34,7 +42,7 @@ void kv_storage::copy_block(block_id from, block_id to) {
 }
 
 void kv_storage::fill(std::uint8_t value) {
-  if (memory_.size() > 0) std::memset(memory_.data(), value, memory_.size());
+  if (bytes_ > 0) std::memset(data_, value, bytes_);
 }
 
 } // namespace troupe::cpu

@@ -31,8 +31,17 @@ std::byte* kept_memory::take(std::size_t bytes) {
     handle_ = create_shareable(size_, device_);
   }
   check_driver(driver().reserve(&address_, size_, 0, 0, 0), "cuMemAddressReserve");
-  map(!filled_);
+  const bool leased = use_ == keeper::region_use::leased;
+  map(leased || !filled_);
+  if (leased && !filled_) hand_over();
   return reinterpret_cast<std::byte*>(address_);
+}
+
+void kept_memory::hand_over() {
+  int number = -1;
+  check_driver(driver().share(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+  const keeper::file_descriptor file(number);
+  claim_.seal(file.get());
 }
 
 void kept_memory::map(bool writable) {
@@ -43,12 +52,9 @@ void kept_memory::map(bool writable) {
 void kept_memory::seal() {
   if (filled_) return;
   filled_ = true;
-  int number = -1;
-  check_driver(driver().share(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
-  const keeper::file_descriptor file(number);
   check_driver(driver().unmap(address_, size_), "cuMemUnmap");
   map(false);
-  claim_.seal(file.get());
+  hand_over();
 }
 
 void kept_memory::give_back(std::byte*) noexcept {

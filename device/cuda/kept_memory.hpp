@@ -1,5 +1,6 @@
 // A block of device memory that outlives this process in a keeper's hands: made with CUDA's virtual memory calls, so that a file descriptor
-// stands for it, and mapped read-only once it is filled. The driver's calls are found at run time; nothing links against it.
+// stands for it. One of a constant region is mapped read-only once it is filled, one of a leased region is the keeper's from the start and
+// stays writable. The driver's calls are found at run time; nothing links against it.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +20,24 @@ std::size_t kept_size(std::size_t bytes, int device);
 class kept_memory final : public memory_source {
  public:
   // The claim is complete or to be filled, for kept_size() bytes.
-  kept_memory(keeper::claim claim, int device) : claim_(std::move(claim)), device_(device) {}
+  kept_memory(keeper::claim claim, int device, keeper::region_use use = keeper::region_use::constant)
+      : claim_(std::move(claim)), device_(device), use_(use) {}
 
   std::byte* take(std::size_t bytes) override;
   void give_back(std::byte* data) noexcept override; // this process's mapping; the memory stays with the keeper
 
-  bool filled() const { return filled_; }
+  bool filled() const { return filled_; } // constant: a write is a fault; leased: it holds what the process before left
   // Everything is written, and waited for: from here on a write is a fault, and the keeper holds the block. Throws device_error.
   void seal();
   const keeper::claim& claim() const { return claim_; } // after seal(), with the reason why it is not kept
 
  private:
   void map(bool writable);
+  void hand_over();
 
   keeper::claim claim_;
   int device_;
+  keeper::region_use use_;
   bool filled_ = false;
   unsigned long long handle_ = 0;  // CUmemGenericAllocationHandle
   unsigned long long address_ = 0; // CUdeviceptr

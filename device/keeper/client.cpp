@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -49,10 +50,13 @@ bool reads(int file, const std::string& expected) {
   return text == expected;
 }
 
-// The next packet that is no notice to wait. Throws std::runtime_error when there is none.
-packet next_answer(int socket) {
+constexpr int lease_notices = 3; // to wait, a second apart
+
+// The next packet that is no notice to wait. Throws std::runtime_error when there is none, or at the last of `notices`.
+packet next_answer(int socket, int notices = std::numeric_limits<int>::max()) {
   packet got;
   do {
+    if (notices-- == 0) throw std::runtime_error("keeper: another process has the region on lease");
     if (receive_packet(socket, got) != reception::whole) throw std::runtime_error("keeper: it does not answer");
     if (got.head.version != protocol_version) {
       throw std::runtime_error("keeper: it speaks version " + std::to_string(got.head.version) + ", this client " +
@@ -78,7 +82,7 @@ void claim::take(packet& given, const region_request& wanted) {
   }
   now_ = state::complete;
   memory_ = std::move(given.files[0]);
-  socket_.reset();
+  if (wanted.use == region_use::constant) socket_.reset();
 }
 
 void claim::begin(const address& at, const region_request& wanted) {
@@ -87,9 +91,10 @@ void claim::begin(const address& at, const region_request& wanted) {
   head_.name = digest(wanted.manifest);
   head_.bytes = wanted.bytes;
   head_.memory = wanted.memory;
+  head_.use = wanted.use;
   socket_ = connect_to(at.name, patience, silence);
   if (!send_packet(socket_.get(), head_)) throw std::runtime_error("keeper: it takes no packet");
-  packet got = next_answer(socket_.get());
+  packet got = wanted.use == region_use::leased ? next_answer(socket_.get(), lease_notices) : next_answer(socket_.get());
   if (got.head.kind == message_kind::complete) return take(got, wanted);
   if (got.head.kind != message_kind::fill) throw std::runtime_error("keeper: an answer out of turn");
   now_ = state::to_fill;
@@ -114,7 +119,7 @@ bool claim::seal(int memory) {
     head_.kind = message_kind::seal;
     if (!send_packet(socket_.get(), head_, memory, manifest.get())) throw std::runtime_error("keeper: it is gone");
     if (next_answer(socket_.get()).head.kind != message_kind::sealed) throw std::runtime_error("keeper: an answer out of turn");
-    socket_.reset();
+    if (head_.use == region_use::constant) socket_.reset();
     return true;
   } catch (const std::exception& e) {
     fail(e.what());

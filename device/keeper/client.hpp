@@ -15,6 +15,7 @@ struct region_request {
   std::string manifest;   // text: everything that tells this region's content from another's, byte for byte
   std::uint64_t bytes = 0;
   memory_kind memory = memory_kind::host;
+  region_use use = region_use::constant;
 };
 
 // The answer to a request. Nothing that a keeper does or fails to do is an exception here: without it a worker makes its own memory.
@@ -24,10 +25,10 @@ class claim {
 
   state now() const { return now_; }
   const std::string& reason() const { return reason_; } // alone: why
-  // complete: the region's memory. Once.
+  // complete: the region's memory, as those before left it. Once. A leased region is this client's as long as the claim lives.
   file_descriptor take_memory() { return std::move(memory_); }
-  // to_fill: gives the filled memory to the keeper, which holds it from here on. False, with a reason(), when it will not. While the claim
-  // lives unsealed, others wait for it; when it goes, they fill the region.
+  // to_fill: gives the memory to the keeper, which holds it from here on: filled, or, of a leased region, before it is written. False,
+  // with a reason(), when it will not. While the claim lives unsealed, others wait for it; when it goes, they fill the region.
   bool seal(int memory);
 
  private:
@@ -43,15 +44,16 @@ class claim {
   std::string manifest_;
 };
 
-// Waits while another client fills the region, as long as the keeper says so every few seconds.
+// Waits while another client fills the region, as long as the keeper says so every few seconds; for one that is leased to another only for
+// a moment, as its process should be gone.
 claim ask(const address& at, const region_request& wanted);
 
 struct keeper_counts {
-  std::uint64_t slot_bytes = 0; // of the complete region in the slot that was asked for
-  std::uint64_t kept_bytes = 0; // of all complete regions
-  std::uint64_t regions = 0;
-  std::uint64_t handed_out = 0; // regions given to clients since the keeper began
-  std::uint64_t sealed = 0;     // regions made since then
+  std::uint64_t slot_bytes = 0; // of memory that the complete region in the slot that was asked for takes
+  std::uint64_t kept_bytes = 0; // of all complete constant regions
+  std::uint64_t regions = 0;    // complete ones
+  std::uint64_t handed_out = 0; // constant regions given to clients since the keeper began
+  std::uint64_t sealed = 0;     // constant regions made since then
 };
 // None when nobody answers.
 std::optional<keeper_counts> query(const address& at, std::uint64_t slot = 0);

@@ -19,7 +19,8 @@
 namespace troupe::keeper {
 namespace {
 
-constexpr int all_seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr int size_seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int all_seals = size_seals | F_SEAL_WRITE;
 
 // In constant time.
 bool same_token(const char* given, const std::string& ours) {
@@ -30,18 +31,25 @@ bool same_token(const char* given, const std::string& ours) {
   return different == 0;
 }
 
-// Size of a memfd that nobody can ever change again, or none.
-std::optional<std::uint64_t> sealed_size(int file) {
+// Size of a memfd that nobody can ever change again (with `seals`: in what they are about), or none.
+std::optional<std::uint64_t> sealed_size(int file, int seals = all_seals) {
   struct stat about {};
-  if (fcntl(file, F_GET_SEALS) != all_seals || fstat(file, &about) != 0) return std::nullopt;
+  if (fcntl(file, F_GET_SEALS) != seals || fstat(file, &about) != 0) return std::nullopt;
   return static_cast<std::uint64_t>(about.st_size);
 }
 
+// What a region takes of memory: a memfd that is still written takes the pages that were touched.
+std::uint64_t taken_by(int file, std::uint64_t bytes, memory_kind memory) {
+  struct stat about {};
+  if (memory != memory_kind::host || fstat(file, &about) != 0) return bytes;
+  return static_cast<std::uint64_t>(about.st_blocks) * 512;
+}
+
 // Why a client's files cannot be a region, or empty.
-std::string fault_of(const packet& made, const std::uint64_t bytes, memory_kind memory) {
+std::string fault_of(const packet& made, const std::uint64_t bytes, memory_kind memory, region_use use) {
   if (!made.files[0] || !made.files[1]) return "a region comes as two files";
   if (memory == memory_kind::host) {
-    const auto size = sealed_size(made.files[0].get());
+    const auto size = sealed_size(made.files[0].get(), use == region_use::leased ? size_seals : all_seals);
     if (!size) return "the memory is not a sealed memfd";
     if (*size < bytes) return "the memory has " + std::to_string(*size) + " bytes and not " + std::to_string(bytes);
   }
@@ -106,7 +114,7 @@ void server::read_from(connection& from) {
   const reception how = receive_packet(from.socket.get(), got);
   if (how == reception::closed) {
     from.now = stage::done;
-    return forget_filler(from);
+    return forget(from);
   }
   if (how == reception::malformed) return refuse(from, "a packet that is none of this protocol's");
   if (got.head.version != protocol_version) {
@@ -124,6 +132,7 @@ void server::read_from(connection& from) {
 void server::claim(connection& from, const message& wanted) {
   if (wanted.bytes == 0 || wanted.bytes > most_region_bytes) return refuse(from, "a region of " + std::to_string(wanted.bytes) + " bytes");
   if (wanted.memory != memory_kind::host && wanted.memory != memory_kind::cuda) return refuse(from, "memory of an unknown kind");
+  if (wanted.use != region_use::constant && wanted.use != region_use::leased) return refuse(from, "a region of an unknown use");
   from.slot = wanted.slot;
   from.name = wanted.name;
   auto held = regions_.find(wanted.slot);
@@ -143,9 +152,11 @@ void server::claim(connection& from, const message& wanted) {
     made.name = wanted.name;
     made.bytes = wanted.bytes;
     made.memory = wanted.memory;
+    made.use = wanted.use;
     return let_fill(from, made);
   }
-  if (held->second.filler == nullptr) return give(from, held->second);
+  if (held->second.use != wanted.use) return refuse(from, "the region is of another use");
+  if (held->second.filler == nullptr && held->second.lessee == nullptr) return give(from, held->second);
   from.now = stage::waiting;
   from.due = clock::now(); // the first notice goes out at once
 }
@@ -163,26 +174,33 @@ void server::seal(connection& from, packet& made) {
   if (held == regions_.end() || held->second.filler != &from)
     return refuse(from, "the region is no longer this client's: another name was claimed");
   region& mine = held->second;
-  if (const std::string fault = fault_of(made, mine.bytes, mine.memory); !fault.empty()) return refuse(from, fault);
+  if (const std::string fault = fault_of(made, mine.bytes, mine.memory, mine.use); !fault.empty()) return refuse(from, fault);
   mine.filler = nullptr;
   mine.data = std::move(made.files[0]);
   mine.manifest = std::move(made.files[1]);
-  ++sealed_;
+  if (mine.use == region_use::constant) ++sealed_;
   log_("process " + std::to_string(from.pid) + " left " + std::to_string(mine.bytes) + " bytes");
   message what;
   what.kind = message_kind::sealed;
   answer(from, what);
   from.now = stage::done;
+  if (mine.use == region_use::leased) return lease(from, mine);
   serve_waiting(from.slot);
 }
 
-void server::give(connection& to, const region& held) {
+void server::give(connection& to, region& held) {
   message what;
   what.kind = message_kind::complete;
   what.bytes = held.bytes;
-  ++handed_out_;
-  answer(to, what, &held);
+  if (held.use == region_use::constant) ++handed_out_;
   to.now = stage::done;
+  if (held.use == region_use::leased) lease(to, held);
+  answer(to, what, &held);
+}
+
+void server::lease(connection& to, region& held) {
+  to.now = stage::leasing;
+  held.lessee = &to;
 }
 
 void server::count(connection& from, std::uint64_t slot) {
@@ -190,9 +208,9 @@ void server::count(connection& from, std::uint64_t slot) {
   what.kind = message_kind::counts;
   for (const auto& [number, held] : regions_) {
     if (held.filler != nullptr) continue;
-    what.kept_bytes += held.bytes;
+    if (held.use == region_use::constant) what.kept_bytes += held.bytes;
     ++what.regions;
-    if (number == slot) what.bytes = held.bytes;
+    if (number == slot) what.bytes = taken_by(held.data.get(), held.bytes, held.memory);
   }
   what.handed_out = handed_out_;
   what.sealed = sealed_;
@@ -208,7 +226,7 @@ void server::answer(connection& to, message what, const region* files) {
       files != nullptr ? send_packet(to.socket.get(), what, files->data.get(), files->manifest.get()) : send_packet(to.socket.get(), what);
   if (sent) return;
   to.now = stage::done;
-  forget_filler(to);
+  forget(to);
 }
 
 void server::refuse(connection& from, const std::string& reason) {
@@ -218,12 +236,18 @@ void server::refuse(connection& from, const std::string& reason) {
   std::memcpy(what.reason, reason.data(), std::min(reason.size(), sizeof what.reason - 1));
   send_packet(from.socket.get(), what);
   from.now = stage::done;
-  forget_filler(from);
+  forget(from);
 }
 
-void server::forget_filler(const connection& gone) {
+// It fills or leases nothing any more.
+void server::forget(const connection& gone) {
   const auto held = regions_.find(gone.slot);
-  if (held == regions_.end() || held->second.filler != &gone) return;
+  if (held == regions_.end()) return;
+  if (held->second.lessee == &gone) {
+    held->second.lessee = nullptr;
+    return serve_waiting(gone.slot);
+  }
+  if (held->second.filler != &gone) return;
   log_("process " + std::to_string(gone.pid) + " ended before its region of " + std::to_string(held->second.bytes) + " bytes was complete");
   held->second.filler = nullptr;
   for (connection& next : connections_) {
@@ -233,8 +257,9 @@ void server::forget_filler(const connection& gone) {
 }
 
 void server::serve_waiting(std::uint64_t slot) {
+  region& held = regions_[slot];
   for (connection& one : connections_) {
-    if (one.now == stage::waiting && one.slot == slot && one.name == regions_[slot].name) give(one, regions_[slot]);
+    if (held.lessee == nullptr && one.now == stage::waiting && one.slot == slot && one.name == held.name) give(one, held);
   }
 }
 

@@ -1,6 +1,8 @@
 // Holds memory for processes that may end: files that a worker made (a memfd, or an exported allocation of a GPU), each under a name, and
 // each complete or not there. It maps and reads none of it, needs no GPU context, and so outlives whatever its clients do to theirs.
 //
+// A constant region is read by any number of clients; a leased one is one client's at a time, until that ends or closes its socket.
+//
 // A slot holds one region at a time. Who claims another name in it (the checkpoint was replaced) makes the keeper forget the one before.
 // A client that dies before it has sealed its region loses it, to the next that waits.
 #pragma once
@@ -17,8 +19,8 @@
 namespace troupe::keeper {
 
 struct keeper_limits {
-  std::size_t regions = 64;
-  std::size_t connections = 64;
+  std::size_t regions = 256;
+  std::size_t connections = 256;
   std::chrono::milliseconds first_packet{2000}; // so long may a client be silent before its first packet
   std::chrono::milliseconds wait_notice{1000};  // a client that waits hears so, so often
 };
@@ -33,7 +35,7 @@ class server {
 
  private:
   using clock = std::chrono::steady_clock;
-  enum class stage : std::uint8_t { fresh, filling, waiting, done };
+  enum class stage : std::uint8_t { fresh, filling, waiting, leasing, done };
   struct connection {
     file_descriptor socket;
     pid_t pid = 0;
@@ -45,7 +47,9 @@ class server {
     std::uint64_t name = 0;
     std::uint64_t bytes = 0;
     memory_kind memory = memory_kind::host;
+    region_use use = region_use::constant;
     const connection* filler = nullptr; // null: complete
+    const connection* lessee = nullptr; // who may write a leased region now; null: nobody
     file_descriptor data, manifest;
   };
 
@@ -54,11 +58,12 @@ class server {
   void claim(connection& from, const message& wanted);
   void seal(connection& from, packet& made);
   void count(connection& from, std::uint64_t slot);
-  void give(connection& to, const region& held);
+  void give(connection& to, region& held);
+  void lease(connection& to, region& held);
   void let_fill(connection& by, region& empty);
   void answer(connection& to, message what, const region* files = nullptr);
   void refuse(connection& from, const std::string& reason);
-  void forget_filler(const connection& gone);
+  void forget(const connection& gone);
   void serve_waiting(std::uint64_t slot);
   void pass_time(clock::time_point now);
   void drop_ended();

@@ -3,7 +3,11 @@
 //
 //   claim  -> complete + files                      the region is there
 //          -> fill, then seal + files -> sealed     the region is the client's to make
-//          -> wait .. wait, then one of the above   another client makes it; said again every second
+//          -> wait .. wait, then one of the above   another client makes it, or has it on lease; said again every second
+//
+// A constant region is filled, sealed and never written again; any number of clients have it at a time. A leased one is written by one
+// client at a time, which seals it before it writes (its size alone cannot change any more) and has it as long as its socket is open.
+//
 //   query  -> counts
 //   anything that does not fit -> refused with a reason, and the end of the connection
 #pragma once
@@ -15,9 +19,10 @@
 namespace troupe::keeper {
 
 inline constexpr std::uint32_t protocol_magic = 0x6b725054;
-inline constexpr std::uint16_t protocol_version = 1; // beside the magic for ever, so that each side can tell the other's
+inline constexpr std::uint16_t protocol_version = 2; // beside the magic for ever, so that each side can tell the other's
 
 enum class message_kind : std::uint16_t { claim, seal, query, complete, fill, wait, sealed, counts, refused };
+enum class region_use : std::uint16_t { constant, leased };
 enum class memory_kind : std::uint16_t { host, cuda }; // a memfd; a POSIX handle of cuMemExportToShareableHandle
 
 struct message {
@@ -25,11 +30,12 @@ struct message {
   std::uint16_t version = protocol_version;
   message_kind kind = message_kind::query;
   memory_kind memory = memory_kind::host;
-  std::uint16_t unused[3] = {};
+  region_use use = region_use::constant; // a claim's
+  std::uint16_t unused[2] = {};
   std::uint64_t slot = 0;       // what a newer region takes the place of
   std::uint64_t name = 0;       // which region
-  std::uint64_t bytes = 0;      // of the region; in counts, of the slot's complete region
-  std::uint64_t kept_bytes = 0; // counts: of all complete regions ..
+  std::uint64_t bytes = 0;      // of the region; in counts, what the slot's complete region takes of memory
+  std::uint64_t kept_bytes = 0; // counts: of all complete constant regions ..
   std::uint64_t regions = 0;    // .. their number ..
   std::uint64_t handed_out = 0; // .. how often one was given to a client ..
   std::uint64_t sealed = 0;     // .. and how often one was made, since the keeper began

@@ -19,6 +19,7 @@ case $2 in
   bench_serve) serving -- "$troupe" bench serve --url {url} --num-prompts 20 --request-rate 20 --input-len 32 --output-len 16 ;;
   keeper) python3 keeper.py "$troupe" "$model" ;;
   upgrade) python3 upgrade.py "$troupe" "$model" ;;
+  kept_kv) python3 kept_kv.py "$troupe" "$model" ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
   failure_table) python3 failure_table.py "$troupe" "$model" --rounds 2 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;

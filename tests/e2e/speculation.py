@@ -37,6 +37,22 @@ def check_refusals(program, model):
             assert run.returncode != 0 and words in run.stderr, (flags, run.returncode, run.stderr)
 
 
+def in_groups(program, model, draft):
+    """The leader of a group has the draft model; the texts are the group's own without one, also when any rank is killed."""
+    for shape in (["--tp", "3"], ["--pp", "2"]):
+        with Server(program, model, "--max-model-len", "1024", *shape) as plain:
+            expected = ask_all(plain)
+        with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *shape, *draft) as server:
+            assert ask_all(server) == expected, shape
+            ranks = server.children()
+            texts = ask_all(server, lambda: os.kill(ranks[-1], signal.SIGKILL))
+            assert texts == expected, (shape, texts, expected)
+            server.wait_idle()
+            drafted, accepted = drafts(server)
+            print(f"draft with {' '.join(shape)}: {accepted:.0f} of {drafted:.0f} drafts accepted")
+            assert accepted > 0
+
+
 def main():
     program, model = sys.argv[1:]
     with Server(program, model, "--max-model-len", "1024") as plain:
@@ -53,6 +69,7 @@ def main():
             drafted, accepted = drafts(server)
             print(f"{flags[1]}: {len(CASES)} texts twice as in plain decoding, {accepted:.0f} of {drafted:.0f} drafts accepted")
             assert flags is not draft or accepted > 0  # how many depends on what steps cost
+    in_groups(program, model, draft)
     check_refusals(program, model)
 
 

@@ -26,6 +26,25 @@ class hash_device {
  public:
   explicit hash_device(executor_info limits) : info_(limits), kv_(static_cast<std::size_t>(limits.num_blocks) * limits.block_size, -1) {}
 
+  // What the blocks of a device before this one hold.
+  void adopt_kv(const hash_device& before) { kv_ = before.kv_; }
+
+  // Ended in the midst of `plan`: its copies are made and rows of its items written in part, here with what no sequence means.
+  template <class Chance>
+  void tear(const step_plan& plan, Chance chance) {
+    for (const slot_id closed : plan.closed) slots_.erase(closed);
+    for (const slot_open& open : plan.opened) slots_[open.slot] = {{}, -1, open.prompt_tokens, open.sampling.seed, {}};
+    for (const block_grant& grant : plan.grants) take_grant(grant);
+    for (const block_copy& copy : plan.copies) {
+      if (chance()) std::copy_n(block(copy.from), info_.block_size, block(copy.to));
+    }
+    for (const work_item& item : plan.items) {
+      for (std::int32_t i = 0; i < item.token_count; ++i) {
+        if (chance()) cell(at(item.slot), item.first_position + i) = -3;
+      }
+    }
+  }
+
   step_result run(const step_plan& plan) {
     for (slot_id closed : plan.closed) require(slots_.erase(closed) == 1, "closed a slot that is not open");
     for (const slot_open& open : plan.opened) {

@@ -83,6 +83,15 @@ struct bench {
     dev = hash_device(info);
     check_blocks();
   }
+  // The next device finds the blocks of this one, what was never acknowledged included.
+  void lose_but_kv() {
+    absorb(sched.device_lost(++now, loss_cause::killed, true));
+    results.clear();
+    hash_device next(info);
+    next.adopt_kv(dev);
+    dev = std::move(next);
+    check_blocks();
+  }
   void run() {
     for (int i = 0; turn(); ++i) ASSERT_LT(i, 100000) << "no end";
     EXPECT_EQ(sched.stats().running + sched.stats().waiting, 0);

@@ -43,7 +43,8 @@ TEST_P(Faults, EveryPromiseHolds) {
         std::pair("missed deadlines", seen.missed), std::pair("stale results", seen.stale), std::pair("duplicates", seen.duplicates),
         std::pair("numeric faults", seen.numeric), std::pair("quarantined", seen.quarantined), std::pair("escalations", seen.escalations),
         std::pair("stop strings", seen.stop_strings), std::pair("accepted drafts", seen.accepted),
-        std::pair("rejected drafts", seen.rejected), std::pair("overlapped decodes", seen.overlapped)}) {
+        std::pair("rejected drafts", seen.rejected), std::pair("changes", seen.changes), std::pair("kept blocks", seen.kept),
+        std::pair("blocks not kept", seen.unkept), std::pair("torn plans", seen.torn), std::pair("overlapped decodes", seen.overlapped)}) {
     EXPECT_GT(count, 0U) << "a thousand seeds never met: " << name;
   }
 }

@@ -41,6 +41,7 @@ fault_rates make_faults(random_source& r) {
   f.duplicate = rate();
   f.numeric = rate();
   f.start_fails = r.one_in(2) ? 0 : 4;
+  f.changes = rate();
   return f;
 }
 
@@ -94,6 +95,7 @@ scenario make_scenario(std::uint64_t seed) {
   s.step_ns = kMs * static_cast<std::uint64_t>(r.between(1, 10));
   s.mail_ns = static_cast<std::uint64_t>(r.between(0, 3)) * kMs;
   s.faults = make_faults(r);
+  s.keeps_kv = r.one_in(2);
   const std::int32_t clients = r.between(1, 16);
   const std::uint64_t spread = kMs * static_cast<std::uint64_t>(r.between(1, 600));
   const bool flood = r.one_in(4); // all at one moment

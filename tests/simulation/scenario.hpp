@@ -30,6 +30,7 @@ struct fault_rates { // one in so many plans; 0: never
   std::uint64_t duplicate = 0;
   std::uint64_t numeric = 0;
   std::uint64_t start_fails = 0;
+  std::uint64_t changes = 0; // of the device's program: it is let go and replaced in good order
 };
 
 struct scenario {
@@ -45,6 +46,7 @@ struct scenario {
   std::uint64_t mail_ns = 100'000; // longest time a message lies in a mailbox
   std::uint64_t quiet_ns = 0;      // no arrival, cancel or fault from here on
   fault_rates faults;
+  bool keeps_kv = false; // blocks outlive a device that is killed or let go, mostly
   std::vector<client_plan> clients;
 };
 

@@ -25,7 +25,8 @@ void coverage::add(const coverage& o) {
   for (auto member : {&coverage::events, &coverage::steps, &coverage::finished, &coverage::refused, &coverage::cancelled,
                       &coverage::preemptions, &coverage::faults, &coverage::kills, &coverage::missed, &coverage::stale,
                       &coverage::duplicates, &coverage::numeric, &coverage::quarantined, &coverage::escalations, &coverage::stop_strings,
-                      &coverage::accepted, &coverage::rejected, &coverage::overlapped}) {
+                      &coverage::accepted, &coverage::rejected, &coverage::changes, &coverage::kept, &coverage::unkept, &coverage::torn,
+                      &coverage::overlapped}) {
     this->*member += o.*member;
   }
 }

@@ -42,6 +42,10 @@ struct coverage {
   std::uint64_t stop_strings = 0;
   std::uint64_t accepted = 0; // drafts
   std::uint64_t rejected = 0;
+  std::uint64_t changes = 0;    // devices let go in good order
+  std::uint64_t kept = 0;       // devices that came with the blocks of the one before
+  std::uint64_t unkept = 0;     // .. and without, where they might have
+  std::uint64_t torn = 0;       // plans that a killed device wrote in part
   std::uint64_t overlapped = 0; // decodes planned while a pipeline had others
 
   void add(const coverage& other);
@@ -96,10 +100,11 @@ class world {
   void add_sequences(std::vector<sequence_request> sequences);
   void pump();
   void absorb(const step_result& result);
-  void forget_device(loss_cause cause);
+  void forget_device(loss_cause cause, bool let_go = false);
+  void let_device_go();
   void give_device_up();
   void watch();
-  void join(device_pointer fresh);
+  void join(device_pointer fresh, bool kv_kept);
   void run_plan(const device_pointer& d, const step_plan& plan);
   void answer(const device_pointer& d, const step_plan& plan, step_result result);
   void device_died(const device_pointer& d, loss_cause cause);
@@ -144,8 +149,10 @@ class world {
   std::deque<step_plan> sent_;
   std::uint64_t last_news_ns_ = 0;
   bool ticking_ = false;
+  bool pausing_ = false; // nothing is planned any more: the device is let go once all plans are done
   actors::restart_policy policy_;
   device_pointer newest_; // the supervisor's
+  device_pointer kv_of_;  // whose blocks a keeper has; null: nobody's
   bool up_ = false;
   std::uint64_t completed_ = 0; // steps of all devices
   std::uint64_t completed_before_ = 0;

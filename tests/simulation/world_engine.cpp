@@ -23,7 +23,8 @@ void world::add_sequences(std::vector<sequence_request> sequences) {
 }
 
 void world::pump() {
-  while (device_) {
+  if (device_ && pausing_ && sent_.empty()) return let_device_go();
+  while (device_ && !pausing_) {
     auto plan = core_.schedule(queue_.now());
     if (!plan) break;
     note("plan", plan->step, plan->items.size());
@@ -60,23 +61,38 @@ void world::absorb(const step_result& result) {
   note("result", result.step, updates.size());
   last_news_ns_ = queue_.now();
   ++completed_;
+  pausing_ = pausing_ || chance(scene_.faults.changes);
   detokenizer_.send([this, updates = std::move(updates), now = queue_.now()] { absorb_updates(updates, now); });
   pump();
 }
 
-void world::forget_device(loss_cause cause) {
+void world::forget_device(loss_cause cause, bool let_go) {
   device_ = nullptr;
+  pausing_ = false;
   sent_.clear();
   slots_.clear();
-  ++(cause == loss_cause::fault ? seen_.faults : seen_.kills);
+  ++(let_go ? seen_.changes : cause == loss_cause::fault ? seen_.faults : seen_.kills);
   const scheduler_stats before = core_.stats();
-  auto updates = core_.device_lost(queue_.now(), cause);
+  auto updates = core_.device_lost(queue_.now(), cause, cause == loss_cause::killed);
+  promise(!let_go || updates.empty(), "nobody is blamed for a device that was let go");
   note("device lost", core_.epoch(), updates.size());
   seen_.quarantined += updates.size();
   const scheduler_stats s = core_.stats();
   promise(s.running == 0 && s.plans_in_flight == 0 && s.blocks_free + s.blocks_cached == s.blocks_total, "a lost device holds nothing");
   promise(s.waiting + static_cast<std::int32_t>(updates.size()) == before.running + before.waiting, "who does not fail is queued again");
   detokenizer_.send([this, updates = std::move(updates), now = queue_.now()] { absorb_updates(updates, now); });
+}
+
+void world::let_device_go() {
+  const auto gone = device_;
+  forget_device(loss_cause::killed, true);
+  supervisor_.send([this, gone] {
+    if (gone != newest_ || !up_) return;
+    up_ = false;
+    gone->alive = false;
+    kv_of_ = gone;
+    start_device();
+  });
 }
 
 void world::give_device_up() {
@@ -100,8 +116,9 @@ void world::watch() {
   });
 }
 
-void world::join(device_pointer fresh) {
+void world::join(device_pointer fresh, bool kv_kept) {
   device_ = std::move(fresh);
+  if (!kv_kept) core_.forget_cache();
   note("device joins", core_.epoch());
   if (step_limit_) set_step_limit(); // what a late fault destroyed is computed again
   pump();
@@ -165,7 +182,10 @@ void world::run_plan(const device_pointer& d, const step_plan& plan) {
   ++seen_.steps;
   const fault_rates& f = scene_.faults;
   if (chance(f.crash)) return device_died(d, loss_cause::fault);
-  if (chance(f.kill)) return device_died(d, loss_cause::killed);
+  if (chance(f.kill)) {
+    if (random_.one_in(2)) d->model.tear(plan, [this] { return random_.one_in(2); }), ++seen_.torn;
+    return device_died(d, loss_cause::killed);
+  }
   if (chance(f.freeze)) {
     note("device freezes", plan.step);
     d->frozen = true;
@@ -211,6 +231,7 @@ void world::device_died(const device_pointer& d, loss_cause cause) {
     supervisor_.send([this, d, cause] {
       if (d != newest_ || !up_) return;
       up_ = false;
+      kv_of_ = cause == loss_cause::killed ? d : nullptr;
       scheduler_.send([this, d, cause] {
         if (device_ == d) forget_device(cause);
       });
@@ -222,6 +243,7 @@ void world::device_died(const device_pointer& d, loss_cause cause) {
 void world::suspect(const device_pointer& d) {
   if (d != newest_ || !up_) return;
   up_ = false;
+  kv_of_ = nullptr;
   d->alive = false; // a result that is on its way still arrives
   queue_.after(random_.below(20 * kMs), [this] { supervisor_.send([this] { replace(); }); });
 }
@@ -241,11 +263,15 @@ void world::start_device() {
   newest_ = std::make_shared<device>(scene_.device);
   was_up_ = false;
   const bool fails = chance(scene_.faults.start_fails);
-  queue_.after(random_.below(100 * kMs), [this, fails] {
-    supervisor_.send([this, fails] {
+  const bool kept = kv_of_ != nullptr && scene_.keeps_kv && !random_.one_in(6);
+  if (kept) newest_->model.adopt_kv(kv_of_->model);
+  if (kv_of_ != nullptr) ++(kept ? seen_.kept : seen_.unkept);
+  if (!kept) kv_of_ = nullptr; // what was forgotten does not come back
+  queue_.after(random_.below(100 * kMs), [this, fails, kept] {
+    supervisor_.send([this, fails, kept] {
       if (fails) return replace();
       up_ = was_up_ = true;
-      scheduler_.send([this, d = newest_] { join(d); });
+      scheduler_.send([this, d = newest_, kept] { join(d, kept); });
     });
   });
 }

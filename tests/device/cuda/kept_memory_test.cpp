@@ -97,6 +97,44 @@ bool fault_at(std::byte* where) {
   _exit(same ? as_expected : other_bytes);
 }
 
+keeper::claim ask_for_lease(const keeper::address& at) {
+  return keeper::ask(at, {2, "a pool on " + device_uuid(0), kept_size(bytes, 0), keeper::memory_kind::cuda, keeper::region_use::leased});
+}
+
+// Writes all of it, and is killed while the device writes the block's first half over and over, with what is there already.
+[[noreturn]] void lease_and_die(const keeper::address& at) {
+  kept_memory memory(ask_for_lease(at), 0, keeper::region_use::leased);
+  if (memory.claim().now() != state::to_fill) _exit(not_to_fill);
+  std::byte* const block = memory.take(bytes);
+  if (memory.claim().now() != state::to_fill) _exit(not_to_fill);
+  write_all(block);
+  const stream on;
+  for (int i = 0; i < 200; ++i) {
+    cudaMemcpyAsync(block + bytes / 2, block, bytes / 4, cudaMemcpyDeviceToDevice, on.handle()); // what nobody acknowledged
+  }
+  raise(SIGKILL);
+  abort();
+}
+
+// Finds what was acknowledged, and may write.
+[[noreturn]] void lease_and_read(const keeper::address& at) {
+  kept_memory memory(ask_for_lease(at), 0, keeper::region_use::leased);
+  if (memory.claim().now() != state::complete) _exit(not_complete);
+  std::byte* const block = memory.take(bytes);
+  if (!memory.filled()) _exit(not_complete);
+  const stream on;
+  pinned_ring down(1, bytes);
+  std::byte* const host = down.next();
+  copy_out(on, host, block, bytes);
+  on.synchronize();
+  for (std::size_t i = 0; i < bytes; ++i) {
+    const bool written_again = i >= bytes / 2 && i < bytes / 2 + bytes / 4;
+    if (!written_again && host[i] != expected_byte(i)) _exit(other_bytes);
+  }
+  write_all(block);
+  _exit(holds_all(block) ? as_expected : other_bytes);
+}
+
 // Runs before any test when this program was started for a role.
 const bool ran_a_role = [] {
   const char* const given = std::getenv(role_variable);
@@ -107,6 +145,8 @@ const bool ran_a_role = [] {
   if (role == "crash") fill_and_crash(at);
   if (role == "half") fill_half_and_die(at);
   if (role == "write") read_and_write(at);
+  if (role == "lease") lease_and_die(at);
+  if (role == "find") lease_and_read(at);
   read_and_leave(at);
 }();
 
@@ -158,6 +198,16 @@ TEST_F(kept_memory_test, of_a_filler_that_dies_half_way_goes_back_to_the_device)
   EXPECT_GE(device_memory().unused + (std::size_t{1} << 20), unused);
   status = run("crash"); // the region is to be filled again
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << status;
+}
+
+TEST_F(kept_memory_test, on_lease_is_written_by_one_process_after_another) {
+  int status = run("lease");
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  EXPECT_EQ(keeper::query(keeper_.at)->regions, 1U);
+  for (int i = 0; i < 2; ++i) {
+    status = run("find");
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == as_expected) << status;
+  }
 }
 
 TEST_F(kept_memory_test, that_does_not_fit_is_refused_with_the_numbers) {
