@@ -43,12 +43,15 @@ void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds del
 
 void replace_group(self_pointer self) {
   auto& s = self->state;
-  if (program_is_changing(s) || std::exchange(s.by_order, false)) return start_group(self);
+  if (program_is_changing(s) || program_returns(s) || std::exchange(s.by_order, false)) return start_group(self);
   // Barren: it had work and completed no step of it, or it never came up. An idle group may be killed as often as one likes.
   const std::uint64_t steps = s.shared->health.steps(s.replica);
   const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
   s.completed = steps;
-  if (!s.policy->allow(now_ns(), barren)) return give_up(self, "the device was lost too often, at last because: " + s.loss);
+  if (!s.policy->allow(now_ns(), barren)) {
+    if (program_meets_end(s, s.loss)) return start_group(self);
+    return give_up(self, "the device was lost too often, at last because: " + s.loss);
+  }
   s.shared->parts.metrics->group_restarted(s.replica);
   start_group(self);
 }

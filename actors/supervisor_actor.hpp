@@ -58,6 +58,8 @@ struct program_trial {
   std::uint64_t paused_at_ns = 0;
   std::uint64_t paused_ns = 0; // 0: not up again yet
   std::string failure;         // undoing: why
+  int losses = 0;              // while it was proving
+  bool returned = false;       // undoing: the program of before was started
   caf::typed_response_promise<program_changed> answer;
 };
 

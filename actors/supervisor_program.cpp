@@ -91,7 +91,7 @@ void program_meets_loss(self_pointer self, const std::string& reason, loss_cause
   auto& s = self->state;
   if (!s.change) return;
   if (s.change->now == stage::pausing) s.change->now = stage::waiting;
-  if (s.change->now == stage::proving && cause == loss_cause::fault) undo(s, reason);
+  if (s.change->now == stage::proving && (++s.change->losses > 1 || cause == loss_cause::fault)) undo(s, reason);
 }
 
 bool program_meets_failed_start(self_pointer self, const std::string& reason) {
@@ -102,6 +102,16 @@ bool program_meets_failed_start(self_pointer self, const std::string& reason) {
 }
 
 bool program_is_changing(const supervisor_state& s) { return s.change && s.change->now == stage::starting; }
+
+bool program_returns(supervisor_state& s) {
+  return s.change && s.change->now == stage::undoing && !std::exchange(s.change->returned, true);
+}
+
+bool program_meets_end(supervisor_state& s, const std::string& reason) {
+  if (!s.change || s.change->now != stage::proving) return false;
+  undo(s, reason);
+  return program_returns(s);
+}
 
 void proof_is_over(self_pointer self) {
   auto& s = self->state;

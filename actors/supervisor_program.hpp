@@ -1,9 +1,10 @@
 // A change of the program that a group's ranks run: what each event of the group's life means to it. Part of the supervisor.
 //
 //   waiting --group is up--> pausing --steps are done--> starting --ranks are up--> proving --time is up--> changed
-//   starting --a rank does not start--> undoing <--a fault-- proving           undoing --ranks of before are up--> refused
+//   starting --a rank does not start--> undoing <--a fault, or a second loss-- proving     undoing --ranks of before are up--> refused
 //
-// A loss from outside puts nobody off: a change that was pausing waits again, one that was proving proves anew.
+// One loss from outside puts nobody off: a change that was pausing waits again, one that was proving proves anew. A program that hangs, or
+// whose ranks wait for each other in vain, looks like that too: so the second one undoes it.
 #pragma once
 
 #include <chrono>
@@ -29,6 +30,10 @@ void program_meets_loss(supervisor_pointer self, const std::string& reason, loss
 bool program_meets_failed_start(supervisor_pointer self, const std::string& reason);
 // The ranks of a change go or start, which is no restart.
 bool program_is_changing(const supervisor_state& s);
+// The ranks of the program of before are started for the first time after a change was undone: no restart either.
+bool program_returns(supervisor_state& s);
+// The group may not be restarted any more. True when it proves a new program: the one of before is to be started.
+bool program_meets_end(supervisor_state& s, const std::string& reason);
 void proof_is_over(supervisor_pointer self);
 // Answers a change that cannot come to its end.
 void end_change(supervisor_pointer self, const std::string& failure);

@@ -37,6 +37,11 @@ std::optional<std::string> receive_text(int socket) {
   return text;
 }
 
+bool has_left(int client) {
+  pollfd end{client, POLLRDHUP, 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 } // namespace
 
 std::string admin_name(pid_t pid) { return "troupe-admin-" + std::to_string(pid); }
@@ -62,7 +67,7 @@ void admin_socket::answer(int client) const {
   pollfd waiting{client, POLLIN, 0};
   if (::poll(&waiting, 1, static_cast<int>(kSilence.count())) <= 0) return;
   const auto command = receive_text(client);
-  if (!command) return;
+  if (!command || has_left(client)) return; // it waited for another command's end, and gave up
   outcome how;
   try {
     how = handle_(*command, [client](const std::string& line) { send_text(client, kNote, line); });

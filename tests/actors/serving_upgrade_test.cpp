@@ -149,6 +149,16 @@ TEST_F(serving_upgrade_test, a_program_that_crashes_at_its_first_steps_is_undone
   expect_old_program_and_texts(400);
 }
 
+TEST_F(serving_upgrade_test, undoing_is_no_restart) {
+  options.max_restarts = 0;
+  start_with(1);
+  submit_texts(6, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  EXPECT_TRUE(change_to(files.worker("crashes", "--marked --abort-on " + std::to_string('t'))));
+  expect_old_program_and_texts(400);
+  EXPECT_EQ(metric("troupe_device_restarts_total"), 0);
+}
+
 TEST_F(serving_upgrade_test, what_fails_in_one_group_is_undone_in_those_before_it) {
   start_with(1, 2, 8000);
   submit_texts(8, 480);
