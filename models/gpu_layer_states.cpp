@@ -86,7 +86,7 @@ layer_states gpu_layer_states(const model_weights& weights, const gpu_executor_o
   const cuda::device_block matrices(*source, ledger, plan.weight_bytes, "weights"), kv(*source, ledger, plan.kv_bytes, "KV cache");
   gpu_weights placed = upload_weights(weights, plan.shape.ends, plan.shape.type, matrices.data(), streams.compute, options.device,
                                       static_cast<std::int32_t>(cpu::usable_cores()));
-  gpu_model model(config, plan.shape, std::move(placed), kv.data(), memory, streams.compute, {}, [](const std::string&) {});
+  gpu_model model(config, plan.shape, std::move(placed), kv.data(), false, memory, streams.compute, {}, [](const std::string&) {});
   gpu_runner runner(model, plan, {false, options.asynchronous_copies, false, nullptr}, memory, streams);
 
   layer_states out{config.num_layers, static_cast<std::int32_t>(tokens.size()), config.hidden_size, {}};

@@ -103,7 +103,7 @@ class gpu_model {
   // What the kernels cannot do with this model, or an empty string.
   static std::string unsupported(const model_config& config);
 
-  // Takes activations from `memory` and clears the KV cache, kv_bytes() at `kv`, which like the weights outlives this.
+  // Takes activations from `memory` and clears the KV cache, kv_bytes() at `kv`, unless it is kept; like the weights it outlives this.
   gpu_model(const model_config& config, const gpu_model_shape& shape, gpu_weights weights, std::byte* kv, bool kv_kept,
             cuda::caching_allocator& memory, const cuda::stream& on, std::filesystem::path tuning_cache,
             std::function<void(const std::string&)> log);
