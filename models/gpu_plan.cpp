@@ -9,6 +9,7 @@
 #include "models/gpu_copied_sums.hpp"
 #include "models/gpu_stages.hpp"
 #include "models/gpu_transfers.hpp"
+#include "models/kept_weights.hpp"
 
 namespace troupe {
 namespace {
@@ -18,13 +19,6 @@ constexpr std::int32_t most_blocks = 1 << 22; // beyond that nobody has sequence
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw load_error(what);
-}
-
-std::string size_text(std::size_t bytes) {
-  if (bytes < std::size_t{64} << 20) return std::to_string(bytes) + " bytes";
-  const std::size_t hundredths = (bytes >> 20) * 100 >> 10;
-  const std::string digits = std::to_string(hundredths % 100);
-  return std::to_string(hundredths / 100) + "." + std::string(digits.size() < 2 ? "0" : "") + digits + " GiB";
 }
 
 void check_options(const gpu_executor_options& o) {
