@@ -21,6 +21,7 @@ std::string text(const char* format, double number, const char* unit) {
 } // namespace
 
 std::string size_text(std::uint64_t bytes) {
+  if (bytes < 1 << 20) return std::to_string(bytes) + " bytes";
   const double mib = static_cast<double>(bytes) / (1 << 20);
   return mib < 1024 ? text("%.1f %s", mib, "MiB") : text("%.2f %s", mib / 1024, "GiB");
 }
