@@ -22,15 +22,36 @@ from server import Server, split_flags  # noqa: E402
 PROMPTS = ["The history of the lighthouse begins", "Once upon a time", "def fibonacci(n):", "List of colours: red, green,", "a"]
 
 
+class NotRun(Exception):
+    pass
+
+
 def answers(args, flags, tp, pp):
-    with Server(args.troupe, args.model, "--tp", str(tp), "--pp", str(pp), *flags) as server:
-        texts = []
-        for prompt in PROMPTS:
-            status, reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True})
-            if status != 200:
-                raise SystemExit(f"tp {tp}, pp {pp}: {status} {reply}")
-            texts.append(reply["choices"][0]["text"])
-        return texts
+    try:
+        with Server(args.troupe, args.model, "--tp", str(tp), "--pp", str(pp), *flags) as server:
+            texts = []
+            for prompt in PROMPTS:
+                status, reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True})
+                if status != 200:
+                    raise NotRun(f"{status} {reply}")
+                texts.append(reply["choices"][0]["text"])
+            return texts
+    except (OSError, RuntimeError) as failure:  # it does not start, with the reason in its last line
+        raise NotRun(str(failure).strip().splitlines()[-1][:300]) from None
+
+
+def compare(args, flags, tp, pp, alone):
+    row = {"tp": tp, "pp": pp, "texts_equal": None, "texts": len(alone), "characters_equal": None, "characters": sum(map(len, alone)), "not_run": None}
+    try:
+        same = [len(os.path.commonprefix([text, whole])) for text, whole in zip(answers(args, flags, tp, pp), alone)]
+    except NotRun as reason:
+        row["not_run"] = str(reason)
+        print(f"tp {tp} pp {pp}: not run: {reason}", flush=True)
+        return row
+    row["texts_equal"] = sum(count == len(text) for count, text in zip(same, alone))
+    row["characters_equal"] = sum(same)
+    print(f"tp {tp} pp {pp}: {row['texts_equal']} of {len(alone)} texts equal, {sum(same)} of {row['characters']} characters up to where they part", flush=True)
+    return row
 
 
 def main():
@@ -45,13 +66,6 @@ def main():
     parser.add_argument("--exact", action="store_true")
     args = parser.parse_args(own)
     layouts = [tuple(int(n) for n in text.split("x")) for text in args.layouts.split(",")]
-    alone = answers(args, flags, 1, 1)
-    rows = []
-    for tp, pp in layouts:
-        same = [len(os.path.commonprefix([text, whole])) for text, whole in zip(answers(args, flags, tp, pp), alone)]
-        equal = sum(count == len(text) for count, text in zip(same, alone))
-        rows.append({"tp": tp, "pp": pp, "texts_equal": equal, "texts": len(alone), "characters_equal": sum(same), "characters": sum(map(len, alone))})
-        print(f"tp {tp} pp {pp}: {equal} of {len(alone)} texts equal, {rows[-1]['characters_equal']} of {rows[-1]['characters']} characters up to where they part", flush=True)
     words = ["same_tokens.py", "troupe", args.model, "--layouts", args.layouts, "--tokens", str(args.tokens), *(["--exact"] if args.exact else []), "--", *flags]
     result = {
         "kind": "tokens",
@@ -61,11 +75,14 @@ def main():
         "machine": machine(),
         "model": {"name": pathlib.Path(args.model).name},
         "tokens": args.tokens,
-        "layouts": rows,
+        "layouts": [],
     }
-    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if args.exact and any(row["texts_equal"] < row["texts"] for row in rows):
-        raise SystemExit("texts differ")
+    alone = answers(args, flags, 1, 1)
+    for tp, pp in layouts:
+        result["layouts"].append(compare(args, flags, tp, pp, alone))
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")  # what was measured before a failure counts
+    if any(row["not_run"] or (args.exact and row["texts_equal"] < row["texts"]) for row in result["layouts"]):
+        raise SystemExit("texts differ, or a layout was not run")
 
 
 if __name__ == "__main__":

@@ -158,7 +158,11 @@ def tokens_table(steps):
     r = steps.get("tokens")
     if not r:
         return ""
-    rows = [(f"TP {l['tp']} PP {l['pp']}", f"{l['texts_equal']} of {l['texts']}", percent(l["characters_equal"] / l["characters"], 0)) for l in r["layouts"]]
+    rows = []
+    for line in r["layouts"]:
+        ran = not line.get("not_run")
+        rows.append((f"TP {line['tp']} PP {line['pp']}", f"{line['texts_equal']} of {line['texts']}" if ran else f"not run: {line['not_run']}",
+                     percent(line["characters_equal"] / line["characters"], 0) if ran else "-"))
     return table(("devices", "greedy texts as on one device", "of the text, up to where it parts"), rows)
 
 

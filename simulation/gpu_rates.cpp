@@ -33,25 +33,17 @@ std::optional<double> positive(const value& object, const std::string& name) {
   return n->as_double();
 }
 
-// Of the ways that were measured for a size, the quickest.
-std::optional<double> quickest(const value& sum) {
-  std::optional<double> best;
-  for (const char* way : {"nccl_seconds", "own_seconds"}) {
-    if (const auto seconds = positive(sum, way)) best = std::min(best.value_or(*seconds), *seconds);
-  }
-  return best;
-}
-
-std::vector<point> sums(const value& list) {
-  if (!list.is_array()) throw bad_member{"all_reduce: sizes must be an array"};
+// What one way took; sizes that it was not measured for are left out.
+std::vector<point> curve(const value& sizes, const char* way) {
+  if (!sizes.is_array()) throw bad_member{"all_reduce: sizes must be an array"};
   std::vector<point> points;
-  for (const value& sum : list.as_array()) {
-    const auto bytes = positive(sum, "bytes"), seconds = quickest(sum);
-    if (!bytes || !seconds) throw bad_member{"all_reduce: bytes and nccl_seconds or own_seconds are wanted"};
+  for (const value& sum : sizes.as_array()) {
+    const auto bytes = positive(sum, "bytes"), seconds = positive(sum, way);
+    if (!bytes) throw bad_member{"all_reduce: a size has no bytes"};
+    if (!seconds) continue;
     if (!points.empty() && *bytes <= points.back().first) throw bad_member{"all_reduce: bytes must ascend"};
     points.emplace_back(*bytes, *seconds);
   }
-  if (points.empty()) throw bad_member{"all_reduce is empty"};
   return points;
 }
 
@@ -68,7 +60,9 @@ gpu_rates read(const value& root) {
   const value* const sizes = group->find("sizes");
   if (sizes == nullptr) throw bad_member{"all_reduce: sizes is missing"};
   rates.all_reduce_gpus = static_cast<std::int32_t>(*gpus);
-  rates.all_reduce = sums(*sizes);
+  rates.at_once = curve(*sizes, "own_seconds");
+  rates.in_slices = curve(*sizes, "nccl_seconds");
+  if (rates.in_slices.empty()) throw bad_member{"all_reduce: no size has nccl_seconds"};
   return rates;
 }
 
@@ -76,10 +70,11 @@ gpu_rates read(const value& root) {
 
 double all_reduce_seconds(const gpu_rates& rates, std::int32_t gpus, double bytes) {
   if (gpus < 2) return 0;
-  if (gpus == rates.all_reduce_gpus) return along(rates.all_reduce, bytes);
-  const double load = bytes * (gpus - 1) / (rates.all_reduce_gpus - 1);
-  const double at_once = along(rates.all_reduce, load);
-  return rates.all_reduce_gpus == 2 ? std::min(at_once, 2 * along(rates.all_reduce, load / gpus)) : at_once;
+  const double measured = rates.all_reduce_gpus, wanted = gpus;
+  const double sliced = along(rates.in_slices, bytes * ((wanted - 1) / wanted) / ((measured - 1) / measured));
+  const double load = bytes * (wanted - 1) / (measured - 1);
+  if (rates.at_once.empty() || load > rates.at_once.back().first) return sliced;
+  return std::min(sliced, along(rates.at_once, load));
 }
 
 result<gpu_rates> parse_gpu_rates(std::string_view json_text) {

@@ -14,15 +14,17 @@ namespace troupe::simulation {
 struct gpu_rates {
   double read_bytes_per_second = 4.65e12; // read-only
   double flops_per_second = 800e12;       // dense bf16, at 2048 rows
-  // Sums over so many GPUs, ascending: bytes of a rank, seconds. Within a graph, by the quicker of the fused kernel and NCCL.
+  // Sums over so many GPUs, in a graph, ascending: bytes of a rank, seconds. By the kernel that sends all to everybody, as far as it goes
+  // (may be empty), and by NCCL, whose large sums go round in slices.
   std::int32_t all_reduce_gpus = 2;
-  std::vector<std::pair<double, double>> all_reduce = {{8192, 2.4e-6},    {65536, 2.75e-6},   {262144, 3.8e-6}, {524288, 5.4e-6},
-                                                       {1 << 20, 7.1e-6}, {4 << 20, 17.8e-6}, {16 << 20, 76e-6}};
+  std::vector<std::pair<double, double>> at_once = {{8192, 2.4e-6},   {65536, 2.75e-6},  {262144, 3.8e-6},
+                                                    {524288, 5.4e-6}, {1 << 20, 7.1e-6}, {4 << 20, 17.8e-6}};
+  std::vector<std::pair<double, double>> in_slices = {{8192, 6.6e-6}, {65536, 7.3e-6}, {524288, 10.2e-6}, {16 << 20, 76e-6}};
 };
 
-// Seconds of a sum of `bytes` of each of `gpus` (0 of one). Of another number than was measured it is worked out: a port is as busy as
-// with bytes x (gpus - 1) / (measured - 1), all being sent to everybody; or, from two, as with two trips of a slice to all others where
-// that is quicker. An assumption, as long as nobody has measured it.
+// Seconds of a sum of `bytes` of each of `gpus` (0 of one), by the quicker way. Of another number of GPUs than was measured it takes as
+// long as the measured sum that keeps a port as busy: sending all to everybody, (gpus - 1) times the bytes; in slices, 2 (gpus - 1) / gpus
+// times. An assumption, as long as nobody has measured it.
 double all_reduce_seconds(const gpu_rates& rates, std::int32_t gpus, double bytes);
 
 // The rates in a result of `troupe bench ceilings`, with sums where it was measured on several GPUs; what it does not have stays as it is

@@ -76,7 +76,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        ran = run(program, folder / "scaling-cpu", "--gpus", "4")
+        ran = run(program, folder / "scaling-cpu", "--gpus", "4", "--seconds", "400")
         assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-4000:]
         results = {path.stem: json.loads(path.read_text()) for path in (folder / "scaling-cpu").glob("*.json")}
         check_steps(results)

@@ -42,7 +42,9 @@ def gpu_results():
             "70b-tp2-pp2": latency("70b", 2, 18.0, 900.0, pp=2), "split-8b-tp4": latency("8b", 4, 5.0, 70.0, split=split_of(1.2), others=[rank_1]),
             "8b-dp1": serving(1, 10000.0, 24.0), "8b-dp4": serving(4, 36000.0, 100.0),
             "kill-70b-tp4": {**HEAD, "kind": "kills", "seconds": [1.0, 1.25, 2.0], "noticed_seconds": [0.25, 0.125, 0.5], "median_seconds": 1.25, "longest_seconds": 2.0, "requests_lost": 0},
-            "tokens": {**HEAD, "kind": "tokens", "layouts": [{"tp": 2, "pp": 1, "texts_equal": 4, "texts": 5, "characters_equal": 90, "characters": 100}]},
+            "tokens": {**HEAD, "kind": "tokens", "layouts": [{"tp": 2, "pp": 1, "texts_equal": 4, "texts": 5, "characters_equal": 90, "characters": 100},
+                                                          {"tp": 1, "pp": 2, "texts_equal": None, "texts": 5, "characters_equal": None, "characters": 100,
+                                                           "not_run": "--pp is refused"}]},
             "ceilings": {**HEAD, "kind": "ceilings", "all_reduce": {"gpus": 4, "sizes": [
                 {"bytes": 8192, "nccl_seconds": 8e-6, "own_seconds": 3e-6, "nccl_and_norm_seconds": 10e-6, "own_and_norm_seconds": 4e-6},
                 {"bytes": 1 << 23, "nccl_seconds": 40e-6, "own_seconds": None, "nccl_and_norm_seconds": 50e-6, "own_and_norm_seconds": None}]}},
@@ -69,6 +71,7 @@ def check_page(text):
     assert row(text, "8192 KiB")[1:] == ["40.00", "-", "50.00", "-", "-", "209.7"]
     assert row(text, "70b-tp4", "3")[2:] == ["0.250", "1.25", "2.00", "0"]
     assert row(text, "TP 2 PP 1")[1:] == ["4 of 5", "90%"]
+    assert row(text, "TP 1 PP 2")[1:] == ["not run: --pp is refused", "-"]
 
 
 def main():
