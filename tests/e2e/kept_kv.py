@@ -27,8 +27,8 @@ def long_prompt(number, sentences):
     return "".join(STORY % (1000 + 100 * number + i) for i in range(sentences))
 
 
-def ask_all(server, cases, strike=None, tokens=48, sentences=40):
-    """(texts, longest silence of the first request); `strike` comes in the midst of the first one's stream."""
+def ask_all(server, cases, strike=None, tokens=48, sentences=16, after=12):
+    """(texts, longest silence of the first request); `strike` comes at the first one's event number `after`."""
     texts, silence, strikes = [None] * len(cases), [0.0], []
     rest = threading.Semaphore(0)
 
@@ -41,7 +41,7 @@ def ask_all(server, cases, strike=None, tokens=48, sentences=40):
                 joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
             if i > 0 and len(arrivals) == 2:
                 rest.release()
-            if i == 0 and strike and len(arrivals) >= 12 and not strikes:  # the others are there by then, or it is their prefill that is struck
+            if i == 0 and strike and len(arrivals) >= after and not strikes:
                 strikes.append(threading.Thread(target=strike))
                 strikes[0].start()
             return False
@@ -49,7 +49,7 @@ def ask_all(server, cases, strike=None, tokens=48, sentences=40):
         body = {**cases[i], "prompt": long_prompt(i, sentences), "max_tokens": tokens, "ignore_eos": True}
         server.stream("/v1/completions", body, on_event)
         if i == 0:
-            silence[0] = max(b - a for a, b in zip(arrivals[8:], arrivals[9:]))
+            silence[0] = max(b - a for a, b in zip(arrivals[1:], arrivals[2:]))
         texts[i] = joined
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(1, len(cases))]
@@ -60,6 +60,7 @@ def ask_all(server, cases, strike=None, tokens=48, sentences=40):
     ask(0)
     for thread in threads + strikes:
         thread.join()
+    assert not strike or strikes, "the stream had ended before the strike"
     return texts, silence[0]
 
 
@@ -122,7 +123,7 @@ def in_groups(program, model, flags):
         server.wait_idle()
     with Server(program, model, *flags, "--keep-kv", "--pp", "2", "--speculative-method", "ngram") as server:
         expected, _ = ask_all(server, CASES)
-        struck(server, CASES, expected, "SIGKILL", 1)
+        struck(server, CASES, expected, "SIGKILL", 1, after=3)  # an event may hold several tokens
         assert ups(server) == (1, 0), server.text()
 
 
