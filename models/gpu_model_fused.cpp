@@ -29,7 +29,9 @@ gpu::linear_args gpu_model::few_rows(const void* x, std::int32_t rows, const voi
 
 bool gpu_model::takes_few_sums(std::int32_t rows) const { return few_sums_ != nullptr && few_sums_->takes(rows); }
 // Whether a sum of so many rows is normalised for the next product, which is cheaper than a launch between them.
-bool gpu_model::normalises_few_sums(std::int32_t rows) const { return takes_few_sums(rows) && rows > most_rows_normed_by_products; }
+bool gpu_model::normalises_few_sums(std::int32_t rows) const {
+  return takes_few_sums(rows) && rows > most_rows_normed_by_products && config_.hidden_size <= gpu::most_normed_columns;
+}
 
 // hidden += product, of all ranks. `next_norm`: of the product that comes next, or null.
 void gpu_model::add_to_hidden(const cuda::stream& on, gpu::linear_args product, const void* next_norm) {
