@@ -34,7 +34,7 @@ class group_links_test : public ::testing::TestWithParam<layout_case> {};
 // As supervisor and ranks do: rank 0 publishes, the others start with what it said. Each adds up its neighbours' numbers.
 TEST_P(group_links_test, every_rank_meets_its_stage_and_its_column) {
   const auto [tp, stages, processes] = GetParam();
-  group_links links({tp, stages, processes, 20s, 20s});
+  group_links links({.tp_size = tp, .stages = stages, .processes = processes, .form_deadline = 20s, .call_deadline = 20s});
   std::promise<std::string> published;
   const std::shared_future<std::string> rendezvous = published.get_future().share();
   const auto run = [&](int rank) {
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(layouts, group_links_test,
                                            layout_case{3, 1, true}, layout_case{1, 2, true}, layout_case{2, 3, true}));
 
 TEST(GroupLinks, ARankOfAnOldGenerationIsRefused) {
-  group_links links({2, 1, false, 1s, 1s});
+  group_links links({.tp_size = 2, .form_deadline = 1s, .call_deadline = 1s});
   std::string at;
   links.open({0, 0, 2, 1, ""}, [&](std::string text) { at = std::move(text); });
   links.open({0, 0, 2, 2, ""}, [](std::string) {});
