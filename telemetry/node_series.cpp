@@ -31,7 +31,7 @@ node_series::node_series(prometheus::Registry& registry, const prometheus::Label
       joins_(counter(registry, "troupe_node_joins_total", "Nodes that joined.", model)),
       losses_(counter(registry, "troupe_node_losses_total", "Nodes that ended or were cut off.", model)),
       refusals_(counter(registry, "troupe_node_refusals_total", "Connections and nodes that were not let in.", model)) {
-  set(std::string(head_machine), {true, 0, 0});
+  set(std::string(head_machine), {});
 }
 
 node_series::one& node_series::find(const std::string& name) {

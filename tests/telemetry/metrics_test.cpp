@@ -354,5 +354,27 @@ TEST(Metrics, ScrapesUnderWayWhileManyThreadsReportStayConsistent) {
   EXPECT_EQ(text.at("troupe_http_requests_total{route=\"/health\",status=\"2xx\"}"), writers * rounds);
 }
 
+TEST(Metrics, MachinesOfAClusterComeAndGoAndTheirNamesStayBounded) {
+  metrics m("tiny", "1");
+  m.set_node("a", {true, 4, 3});
+  m.set_node("a", {true, 4, 4});
+  m.set_node("b", {true, 2, 0});
+  m.set_node("b", {});
+  m.node_lost();
+  const auto has = [&](const std::string& line) { return m.render().find(line) != std::string::npos; };
+  EXPECT_TRUE(has("troupe_nodes{model=\"tiny\"} 1\n"));
+  EXPECT_TRUE(has("troupe_node_ranks{model=\"tiny\",node=\"a\"} 4\n"));
+  EXPECT_TRUE(has("troupe_node_up{model=\"tiny\",node=\"b\"} 0\n"));
+  EXPECT_TRUE(has("troupe_node_joins_total{model=\"tiny\"} 2\n"));
+  EXPECT_TRUE(has("troupe_node_losses_total{model=\"tiny\"} 1\n"));
+  for (int i = 0; i < 300; ++i) {
+    m.set_node("n" + std::to_string(i), {true, 1, 0});
+    m.set_node("n" + std::to_string(i), {});
+  }
+  EXPECT_FALSE(has("node=\"n0\"")) << "gone longest";
+  EXPECT_TRUE(has("node=\"n299\""));
+  EXPECT_TRUE(has("troupe_node_up{model=\"tiny\",node=\"a\"} 1\n")) << "who is up is not forgotten";
+}
+
 } // namespace
 } // namespace troupe::telemetry
