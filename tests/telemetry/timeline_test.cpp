@@ -176,7 +176,7 @@ TEST_F(timeline_test, replicas_and_ranks_have_rows_of_their_own) {
     }
     step_record record = record_of(1, start + 2000, 1, 0);
     record.replica = 1;
-    line.rank_step(record, 3, {1500, 500, 400, 300}, start + 2500);
+    line.rank_step(record, 3, {1'500'000, 500'000, 400'000, 300'000}, start + 2'500'000);
     line.rank_step(record, 0, {1000, 0, 0, 0}, start + 2000);
     EXPECT_EQ(line.idle().steps, 0U) << "each replica's first step";
   }
@@ -187,16 +187,16 @@ TEST_F(timeline_test, replicas_and_ranks_have_rows_of_their_own) {
   const value& late = trace["replica 1: ranks that answered later than the first of their stage"].front();
   EXPECT_EQ(late.find("name")->as_string(), "rank 3 late");
   EXPECT_EQ(late.find("args")->find("rank")->as_int(), 3);
-  EXPECT_DOUBLE_EQ(late.find("dur")->as_double(), 0.5);
+  EXPECT_DOUBLE_EQ(late.find("dur")->as_double(), 500);
   const auto& spans = trace["replica 1: rank 3"];
   ASSERT_EQ(spans.size(), 3U);
   EXPECT_EQ(spans[0].find("name")->as_string(), "decode");
-  EXPECT_DOUBLE_EQ(spans[0].find("dur")->as_double(), 1.5);
-  EXPECT_EQ(spans[0].find("args")->find("late_ns")->as_int(), 500);
+  EXPECT_DOUBLE_EQ(spans[0].find("dur")->as_double(), 1500);
+  EXPECT_EQ(spans[0].find("args")->find("late_ns")->as_int(), 500'000);
   EXPECT_EQ(spans[1].find("name")->as_string(), "waiting for peers (sum)");
-  EXPECT_DOUBLE_EQ(spans[1].find("dur")->as_double(), 0.4);
+  EXPECT_DOUBLE_EQ(spans[1].find("dur")->as_double(), 400);
   EXPECT_EQ(spans[2].find("name")->as_string(), "in collectives (sum)");
-  EXPECT_NEAR(spans[2].find("ts")->as_double() - spans[0].find("ts")->as_double(), 0.4, 1e-9) << "behind the waiting, within the step";
+  EXPECT_NEAR(spans[2].find("ts")->as_double() - spans[0].find("ts")->as_double(), 400, 1) << "behind the waiting, within the step";
   EXPECT_EQ(trace["replica 1: rank 0"].size(), 1U) << "the first to answer is not late";
   EXPECT_TRUE(trace["replica 0: rank 0"].empty());
 }

@@ -76,13 +76,13 @@ TEST_F(keeper_abuse_test, a_wrong_token_gets_nothing) {
 TEST_F(keeper_abuse_test, another_version_is_told_both) {
   message old = head(message_kind::claim);
   old.version = 7;
-  EXPECT_EQ(refusal(connect(), old), "the keeper speaks version 1, the client 7");
+  EXPECT_EQ(refusal(connect(), old), "the keeper speaks version " + std::to_string(protocol_version) + ", the client 7");
 }
 
 // A later version's packets may be longer or shorter.
 TEST_F(keeper_abuse_test, another_version_of_another_size_is_told_too) {
   message old = head(message_kind::claim);
-  old.version = 2;
+  old.version = protocol_version + 1;
   char packet_bytes[4096] = {};
   std::memcpy(packet_bytes, &old, sizeof old);
   for (const std::size_t size : {std::size_t{8}, sizeof packet_bytes}) {
@@ -90,7 +90,8 @@ TEST_F(keeper_abuse_test, another_version_of_another_size_is_told_too) {
     ASSERT_EQ(send(socket.get(), packet_bytes, size, 0), static_cast<ssize_t>(size));
     packet got;
     ASSERT_EQ(receive_packet(socket.get(), got), reception::whole);
-    EXPECT_EQ(std::string(got.head.reason), "the keeper speaks version 1, the client 2");
+    EXPECT_EQ(std::string(got.head.reason),
+              "the keeper speaks version " + std::to_string(protocol_version) + ", the client " + std::to_string(protocol_version + 1));
   }
 }
 
@@ -187,7 +188,7 @@ TEST_F(keeper_abuse_test, garbage_of_any_size_is_refused) {
 
 TEST_F(keeper_abuse_test, silent_clients_make_room_after_their_time) {
   std::vector<file_descriptor> silent;
-  for (int i = 0; i < 64; ++i) silent.push_back(connect());
+  for (std::size_t i = 0; i < keeper_limits{}.connections; ++i) silent.push_back(connect());
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(query(keeper_.at)) << "all places are taken";
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
