@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -84,6 +85,20 @@ CUmemGenericAllocationHandle create_shareable(std::size_t size, int device) {
   check_driver(status, "cuMemCreate");
   detail::count(detail::resource::device_allocation);
   return made;
+}
+
+keeper::file_descriptor file_of(CUmemGenericAllocationHandle memory) {
+  int number = -1;
+  check_driver(driver().share(&number, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+  return keeper::file_descriptor(number);
+}
+
+CUmemGenericAllocationHandle import_shareable(const keeper::file_descriptor& file) {
+  CUmemGenericAllocationHandle memory{};
+  check_driver(
+      driver().import(&memory, reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.get())), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      "cuMemImportFromShareableHandle");
+  return memory;
 }
 
 void allow_access(CUdeviceptr address, std::size_t size, int device, bool writable) {

@@ -4,6 +4,7 @@
 #include <cudaTypedefs.h>
 
 #include "device/cuda/memory.hpp"
+#include "device/keeper/file_descriptor.hpp"
 
 namespace troupe::cuda {
 
@@ -33,6 +34,9 @@ CUmemAllocationProp shareable_on(int device);
 std::size_t shareable_size(std::size_t bytes, int device);
 // cuMemCreate; throws device_error with the numbers when there is no room.
 CUmemGenericAllocationHandle create_shareable(std::size_t size, int device);
+// That memory as a file descriptor, and memory from one that a process was handed.
+keeper::file_descriptor file_of(CUmemGenericAllocationHandle memory);
+CUmemGenericAllocationHandle import_shareable(const keeper::file_descriptor& file);
 void allow_access(CUdeviceptr address, std::size_t size, int device, bool writable);
 
 } // namespace troupe::cuda

@@ -22,10 +22,7 @@ std::size_t kept_size(std::size_t bytes, int device) { return shareable_size(byt
 std::byte* kept_memory::take(std::size_t bytes) {
   size_ = kept_size(bytes, device_);
   if (claim_.now() == keeper::claim::state::complete) {
-    const keeper::file_descriptor file = claim_.take_memory();
-    check_driver(driver().import(&handle_, reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.get())),
-                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                 "cuMemImportFromShareableHandle");
+    handle_ = import_shareable(claim_.take_memory());
     filled_ = true;
   } else {
     handle_ = create_shareable(size_, device_);
@@ -37,12 +34,7 @@ std::byte* kept_memory::take(std::size_t bytes) {
   return reinterpret_cast<std::byte*>(address_);
 }
 
-void kept_memory::hand_over() {
-  int number = -1;
-  check_driver(driver().share(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
-  const keeper::file_descriptor file(number);
-  claim_.seal(file.get());
-}
+void kept_memory::hand_over() { claim_.seal(file_of(handle_).get()); }
 
 void kept_memory::map(bool writable) {
   check_driver(driver().map(address_, size_, 0, handle_, 0), "cuMemMap");

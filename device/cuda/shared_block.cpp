@@ -1,7 +1,5 @@
 #include "device/cuda/shared_block.hpp"
 
-#include <cstdint>
-
 #include "device/cuda/driver_calls.hpp"
 
 namespace troupe::cuda {
@@ -17,9 +15,7 @@ shared_block shared_block::make(std::size_t bytes, int device) {
 shared_block shared_block::map(const keeper::file_descriptor& file, std::size_t bytes, int device) {
   shared_block made;
   made.size_ = shareable_size(bytes, device);
-  check_driver(driver().import(&made.handle_, reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.get())),
-                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-               "cuMemImportFromShareableHandle");
+  made.handle_ = import_shareable(file);
   made.reach(device);
   return made;
 }
@@ -31,11 +27,7 @@ void shared_block::reach(int device) {
   allow_access(address_, size_, device, true);
 }
 
-keeper::file_descriptor shared_block::share() const {
-  int number = -1;
-  check_driver(driver().share(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
-  return keeper::file_descriptor(number);
-}
+keeper::file_descriptor shared_block::share() const { return file_of(handle_); }
 
 void shared_block::release() noexcept {
   if (mapped_) check_driver_quietly(driver().unmap(address_, size_), "cuMemUnmap");
