@@ -103,24 +103,27 @@ TEST_F(serving_replicas_test, requests_of_a_group_that_does_not_come_back_go_on_
 }
 
 TEST_F(serving_replicas_test, a_group_that_is_lost_again_has_its_full_time_to_come_back) {
-  options.move_after = 1s;
+  options.move_after = 4s;
   options.max_restarts = 100;
   shape(1, 2);
   start_group();
-  faults->step_us = 10'000;
-  submit_texts(8, 150);
+  faults->step_us = 25'000;
+  submit_texts(8, 200);
   ASSERT_TRUE(sinks[7]->wait_for_outputs(2));
   lose_replica(0);
   ASSERT_TRUE(eventually([&] { return log().find("device lost") != std::string::npos; }));
   const auto first = std::chrono::steady_clock::now();
   ASSERT_TRUE(eventually([&] { return log().find("up again") != std::string::npos; }));
-  std::this_thread::sleep_until(first + 700ms);
-  group->starts_to_fail = 5; // 3 s with the pauses between them
+  std::this_thread::sleep_until(first + 2500ms);
+  submit_texts(8, 200);
+  ASSERT_TRUE(sinks[15]->wait_for_outputs(2));
+  group->starts_to_fail = 7; // more than 10 s with the pauses between them
   lose_replica(0);
-  std::this_thread::sleep_until(first + 1300ms); // the first loss is more than a second ago, the second is not
+  ASSERT_TRUE(eventually([&] { return group_metric("troupe_group_up", 0) == 0; })) << log();
+  std::this_thread::sleep_until(first + 5s); // the first loss is more than four seconds ago, the second is not
   EXPECT_EQ(group_metric("troupe_group_up", 0), 0) << log();
   EXPECT_EQ(metric("troupe_moved_sequences_total"), 0) << log();
-  expect_texts(150);
+  expect_texts(200);
   EXPECT_GT(metric("troupe_moved_sequences_total"), 0) << log();
 }
 

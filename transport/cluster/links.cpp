@@ -70,6 +70,8 @@ asio::awaitable<links::impl::attempt> links::impl::try_to_connect(std::string pu
   co_return one;
 }
 
+constexpr const char* tls_hint = " (does one side use TLS, and the other not?)";
+
 asio::awaitable<std::shared_ptr<connection>> links::impl::connect(std::string purpose) {
   using namespace asio::experimental::awaitable_operators;
   asio::steady_timer limit(io, handshake_deadline);
@@ -80,8 +82,7 @@ asio::awaitable<std::shared_ptr<connection>> links::impl::connect(std::string pu
     if (one.failure) std::rethrow_exception(one.failure);
     co_return one.made;
   }
-  throw std::runtime_error(head() + " did not answer within " + std::to_string(handshake_deadline.count()) +
-                           " s (does one side use TLS, and the other not?)");
+  throw std::runtime_error(head() + " did not answer within " + std::to_string(handshake_deadline.count()) + " s" + tls_hint);
 }
 
 asio::awaitable<void> links::impl::prove(connection& to, std::string purpose) {
@@ -90,7 +91,8 @@ asio::awaitable<void> links::impl::prove(connection& to, std::string purpose) {
   if (unsafe) throw std::runtime_error("TLS with " + head() + ": " + unsafe.message());
   const auto [unheard, greeting] = co_await to.read_line();
   if (unheard && hopeless(unheard)) throw refused("TLS with " + head() + ": " + unheard.message());
-  if (unheard) throw std::runtime_error(head() + " hung up: " + unheard.message());
+  // Each side waits for the other's first word where only one uses TLS; whose patience ends first is chance.
+  if (unheard) throw std::runtime_error(head() + " hung up before it said a word: " + unheard.message() + tls_hint);
   const auto nonce = parse_head_line(greeting);
   if (const auto* wrong = std::get_if<parse_error>(&nonce)) throw refused(head() + ": " + wrong->reason);
   peer_statement said{options.program, std::move(purpose), random_nonce(), {}};
