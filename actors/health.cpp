@@ -4,6 +4,12 @@
 
 namespace troupe::actors {
 
+namespace {
+
+constexpr std::uint64_t kQueueingWithoutRoomNs = 10'000'000'000;
+
+} // namespace
+
 health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience)
     : step_deadline_ns_(static_cast<std::uint64_t>(step_deadline.count())),
       patience_ns_(static_cast<std::uint64_t>(patience.count())),
@@ -12,6 +18,33 @@ health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_
 void health_board::group_up(std::int32_t replica, bool up) {
   if (up) last_progress_ns_ = now_ns(); // the time it took to come up is not held against its steps
   if (of(replica).up.exchange(up) && !up) ++of(replica).losses;
+  look_for_room();
+}
+
+void health_board::group_waits(std::int32_t replica, const std::string& for_what) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!for_what.empty()) missing_ = for_what;
+  }
+  const bool waits = !for_what.empty();
+  if (of(replica).waits.exchange(waits) && !waits) last_progress_ns_ = now_ns(); // nor is the time without room
+  look_for_room();
+}
+
+// Called by supervisors, each of its own group; the last one to change sees all.
+void health_board::look_for_room() {
+  const bool none = std::all_of(groups_.begin(), groups_.end(), [](const group& g) { return g.given_up || (g.waits && !g.up); });
+  if (!none || failed_) {
+    without_room_since_ns_ = 0;
+    return;
+  }
+  std::uint64_t before = 0;
+  without_room_since_ns_.compare_exchange_strong(before, now_ns());
+}
+
+bool health_board::long_without_room(std::uint64_t now) const {
+  const std::uint64_t since = without_room_since_ns_;
+  return since != 0 && now > since + kQueueingWithoutRoomNs;
 }
 
 void health_board::step_completed(std::int32_t replica) {
@@ -42,16 +75,22 @@ void health_board::stop() { stopped_ = true; }
 
 void health_board::drain() { draining_ = true; }
 
-bool health_board::accepts() const { return !draining_ && !failed_ && !stopped_; }
+bool health_board::accepts(std::uint64_t now) const { return !draining_ && !failed_ && !stopped_ && !long_without_room(now); }
 
 std::string health_board::reason() const {
   const std::lock_guard lock(mutex_);
   return reason_;
 }
 
+std::string health_board::missing() const {
+  const std::lock_guard lock(mutex_);
+  return missing_;
+}
+
 error health_board::refusal() const {
-  return {error_kind::unavailable, failed_ ? "the model cannot be served any more: " + reason() : "the server is stopping", "",
-          std::nullopt};
+  if (failed_) return {error_kind::unavailable, "the model cannot be served any more: " + reason(), "", std::nullopt};
+  if (draining_ || stopped_) return {error_kind::unavailable, "the server is stopping", "", std::nullopt};
+  return {error_kind::unavailable, "the model " + missing(), "", 10};
 }
 
 service_status health_board::status(std::optional<std::uint64_t> busy_since, std::uint64_t now) const {
@@ -59,6 +98,7 @@ service_status health_board::status(std::optional<std::uint64_t> busy_since, std
   s.draining = draining_;
   if (stopped_) return {false, false, true, "stopped"};
   if (failed_) return {false, false, s.draining, reason()};
+  if (without_room_since_ns_ != 0) return {true, !s.draining && !long_without_room(now), s.draining, s.draining ? "draining" : missing()};
   const std::size_t up = groups_up();
   // A quarter more than the deadline: the scheduler itself gets to act first.
   const std::uint64_t limit = step_deadline_ns_ + step_deadline_ns_ / 4 + (up > 0 ? 0 : patience_ns_);

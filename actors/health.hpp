@@ -22,15 +22,18 @@ class health_board {
  public:
   health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
 
-  void group_up(std::int32_t replica, bool up);                        // its supervisor: false while it is being replaced
+  void group_up(std::int32_t replica, bool up); // its supervisor: false while it is being replaced
+  // Its supervisor: no machine has room for it, and what is missing; empty when it waits no more. While all groups wait so, the fault is
+  // not this process's: it stays live. It takes no requests after 10 s of that and is not ready; those that it took keep their places.
+  void group_waits(std::int32_t replica, const std::string& for_what);
   void step_completed(std::int32_t replica);                           // its scheduler: the heartbeat
   void give_group_up(std::int32_t replica, const std::string& reason); // with the last one the whole fails
   void fail(const std::string& reason);                                // escalation; the first reason stays
   void stop();
   void drain();
 
-  bool accepts() const;  // not draining, failed or stopped
-  error refusal() const; // why not
+  bool accepts(std::uint64_t now = now_ns()) const; // not draining, failed, stopped, or long without room for any group
+  error refusal() const;                            // why not
   bool failed() const { return failed_; }
   std::uint64_t steps(std::int32_t replica) const { return of(replica).steps; }
   bool is_up(std::int32_t replica) const { return of(replica).up; }
@@ -43,6 +46,7 @@ class health_board {
   struct group {
     std::atomic<bool> up{false};
     std::atomic<bool> given_up{false};
+    std::atomic<bool> waits{false};
     std::atomic<std::uint64_t> steps{0};
     std::atomic<std::uint64_t> losses{0};
   };
@@ -51,6 +55,9 @@ class health_board {
   const group& of(std::int32_t replica) const { return groups_[static_cast<std::size_t>(replica)]; }
   std::size_t groups_up() const;
   std::string reason() const;
+  std::string missing() const;
+  void look_for_room();
+  bool long_without_room(std::uint64_t now) const;
 
   const std::uint64_t step_deadline_ns_;
   const std::uint64_t patience_ns_;
@@ -59,8 +66,10 @@ class health_board {
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopped_{false};
   std::atomic<std::uint64_t> last_progress_ns_{0};
-  mutable std::mutex mutex_; // of reason_
+  std::atomic<std::uint64_t> without_room_since_ns_{0}; // all groups that were not given up wait for room; 0: not so
+  mutable std::mutex mutex_;                            // of reason_ and missing_
   std::string reason_;
+  std::string missing_;
 };
 
 } // namespace troupe::actors

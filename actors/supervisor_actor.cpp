@@ -125,10 +125,14 @@ void wait_for_places(self_pointer self) {
   s.now = phase::waiting;
   set_timer(self, group_wait::places, kPlacesLook);
   const std::int32_t slots = s.shared->slots->slots_in_all();
-  if (std::exchange(s.slots_seen, slots) == slots) return;
-  s.shared->log(replica_prefix(s) + "waits for slots: its group takes " + std::to_string(s.shared->options.group_size) +
-                ", the machines that are there have " + std::to_string(slots) + " for " + std::to_string(s.shared->options.replicas) +
-                " such group(s)");
+  if (std::exchange(s.slots_seen, slots) != slots) {
+    const std::string missing = "waits for slots: its group takes " + std::to_string(s.shared->options.group_size) +
+                                ", the machines that are there have " + std::to_string(slots) + " for " +
+                                std::to_string(s.shared->options.replicas) + " such group(s)";
+    s.shared->log(replica_prefix(s) + missing);
+    s.shared->health.group_waits(s.replica, missing);
+  }
+  if (!s.shared->health.accepts()) s.shared->parts.metrics->set_ready(false); // until a group is up
 }
 
 void start_group(self_pointer self) {
@@ -136,6 +140,7 @@ void start_group(self_pointer self) {
   clear_seats(self);
   if (!claim_places(self)) return wait_for_places(self);
   s.slots_seen = -1;
+  s.shared->health.group_waits(s.replica, "");
   s.now = phase::starting;
   ++s.generation;
   s.was_up = false;

@@ -172,6 +172,40 @@ TEST(health_board, one_group_is_enough_and_the_missing_one_is_named) {
   EXPECT_EQ(board.status(std::nullopt, now_ns()).reason, "second");
 }
 
+TEST(health_board, without_room_for_any_group_it_is_live_and_after_a_while_not_ready) {
+  health_board board(2, 100ms, 1s);
+  board.group_up(0, true);
+  board.give_group_up(1, "a fault");
+  board.group_up(0, false);
+  board.group_waits(0, "waits for slots");
+  const std::uint64_t now = now_ns();
+  EXPECT_TRUE(board.status(now, now + 9'000'000'000).ready) << "a node that comes back soon is nothing that others need to know";
+  EXPECT_TRUE(board.accepts(now + 9'000'000'000));
+  board.group_waits(0, "waits for slots: another number"); // does not begin anew
+  const std::uint64_t later = now_ns() + 11'000'000'000;
+  const auto s = board.status(now, later);
+  EXPECT_FALSE(s.ready);
+  EXPECT_TRUE(s.live) << "a new start would not bring a machine back";
+  EXPECT_EQ(s.reason, "waits for slots: another number");
+  EXPECT_FALSE(board.accepts(later));
+  EXPECT_EQ(board.refusal().message, "the model waits for slots: another number");
+  EXPECT_TRUE(board.refusal().retry_after_seconds);
+  board.group_waits(0, "");
+  EXPECT_TRUE(board.accepts(later)) << "it starts";
+  EXPECT_TRUE(board.status(now, now_ns() + 500'000'000).live) << "and has its time to";
+  board.group_up(0, true);
+  EXPECT_TRUE(board.status(now, now_ns()).ready);
+}
+
+TEST(health_board, a_group_that_waits_for_room_does_not_matter_while_another_is_up) {
+  health_board board(2, 100ms, 1s);
+  board.group_up(0, true);
+  board.group_waits(1, "waits for slots");
+  const std::uint64_t later = now_ns() + 20'000'000'000;
+  EXPECT_TRUE(board.accepts(later));
+  EXPECT_TRUE(board.status(std::nullopt, later).ready);
+}
+
 TEST(health_board, draining_is_live_but_not_ready) {
   health_board board(1, 100ms, 1s);
   board.group_up(0, true);
