@@ -30,8 +30,13 @@ void tell_supervisors(self_pointer self, node_number node, const std::string& na
   for (const supervisor_actor& supervisor : self->state.supervisors) self->send(supervisor, node_change{node, name, what});
 }
 
-void show(self_pointer self, const std::string& name, node_number node, std::int32_t slots) {
-  self->state.shared->parts.metrics->set_node(name, {true, slots, self->state.shared->slots->used(node)});
+void show_machine(const serving_state& shared, const std::string& name, node_number number, std::int32_t slots, bool leaving) {
+  shared.parts.metrics->set_node(name, {true, slots, shared.slots->used(number), leaving});
+}
+
+// A node that has joined.
+void show(self_pointer self, node_number number, const cluster_state::member& node) {
+  show_machine(*self->state.shared, node.about.name, number, node.slots, node.now == phase::leaving);
 }
 
 // -- joining ----------------------------------------------------------------------------------------------------------------------
@@ -97,7 +102,7 @@ void node_is_ready(self_pointer self, const node_ready& ready) {
   s.shared->slots->add(*number, node.slots);
   s.shared->log("node " + node.about.name + " joined: " + std::to_string(node.slots) + " slot(s) at " + node.about.address + ", " +
                 ready.device + ", " + std::to_string(node.about.memory_bytes >> 20) + " MiB of memory free");
-  show(self, node.about.name, *number, node.slots);
+  show(self, *number, node);
   tell_supervisors(self, *number, node.about.name, node_event::joined);
 }
 
@@ -111,7 +116,7 @@ void forget(self_pointer self, node_number number, const char* how) {
   const std::string& name = node.mapped().about.name;
   s.shared->slots->remove(number);
   s.shared->log("node " + name + " " + how);
-  s.shared->parts.metrics->set_node(name, {});
+  s.shared->parts.metrics->set_node(name, {.missing = node.mapped().now != phase::leaving});
   tell_supervisors(self, number, name, node_event::lost);
 }
 
@@ -125,10 +130,13 @@ void node_is_down(self_pointer self, const caf::down_msg& down) {
 
 void look(self_pointer self) {
   auto& s = self->state;
-  show(self, std::string(telemetry::head_machine), this_machine, s.shared->cluster->local_slots);
+  show_machine(*s.shared, std::string(telemetry::head_machine), this_machine, s.shared->cluster->local_slots, false);
+  for (std::int32_t replica = 0; replica < s.shared->options.replicas; ++replica) {
+    s.shared->parts.metrics->set_group_waiting(replica, s.shared->slots->waits(replica));
+  }
   std::vector<node_number> free;
   for (const auto& [number, node] : s.nodes) {
-    if (node.now != phase::joining) show(self, node.about.name, number, node.slots);
+    if (node.now != phase::joining) show(self, number, node);
     if (node.now == phase::leaving && s.shared->slots->used(number) == 0) free.push_back(number);
   }
   for (const node_number number : free) {
@@ -150,6 +158,7 @@ void node_leaves(self_pointer self) {
   }
   node.now = phase::leaving;
   s.shared->slots->set_leaving(*number);
+  show(self, *number, node);
   s.shared->log("node " + node.about.name + " wants to leave");
   tell_supervisors(self, *number, node.about.name, node_event::leaving);
 }

@@ -52,6 +52,7 @@ std::vector<group_series> add_group_series(prometheus::Registry& registry, const
     labels.emplace("replica", std::to_string(replica));
     groups.push_back({gauge(registry, "troupe_group_up", "1 while the device group is up, else 0.", labels),
                       gauge(registry, "troupe_group_epoch", "Rises with each loss of the group.", labels),
+                      gauge(registry, "troupe_group_waits_for_slots", "1 while the group waits for slots of a cluster, else 0.", labels),
                       gauge(registry, "troupe_group_sequences", "Sequences that wait or run at this replica.", labels),
                       counter(registry, "troupe_group_restarts_total", "How often the group was lost and formed anew.", labels),
                       counter(registry, "troupe_group_failed_starts_total", "Attempts to form a lost group that failed.", labels),

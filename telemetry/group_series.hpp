@@ -26,6 +26,7 @@ struct rank_series {
 struct group_series {
   prometheus::Gauge& up;
   prometheus::Gauge& epoch;
+  prometheus::Gauge& waiting;
   prometheus::Gauge& sequences;
   prometheus::Counter& restarts;
   prometheus::Counter& failed_starts;

@@ -365,6 +365,10 @@ void metrics::set_group(std::int32_t replica, bool up, std::int64_t epoch) noexc
   group->epoch.Set(static_cast<double>(epoch));
 }
 
+void metrics::set_group_waiting(std::int32_t replica, bool waiting) noexcept {
+  if (group_series* group = impl_->group_of(replica)) group->waiting.Set(waiting ? 1 : 0);
+}
+
 void metrics::moved(std::int64_t sequences) noexcept {
   impl_->moved_sequences.Increment(static_cast<double>(impl_->checked(statistic::moved, sequences)));
 }

@@ -40,6 +40,8 @@ struct node_figures {
   bool up = false;
   std::int32_t slots = 0;
   std::int32_t ranks = 0; // slots that a group holds
+  bool leaving = false;   // it has asked to: nothing new is placed there
+  bool missing = false;   // it went without having asked, and is not back
 };
 inline constexpr std::string_view head_machine = "head"; // by this name; no node may have it
 
@@ -78,7 +80,8 @@ class metrics {
   void group_restarted(std::int32_t replica) noexcept;
   void start_failed(std::int32_t replica) noexcept; // of a group that was there before
   void set_group(std::int32_t replica, bool up, std::int64_t epoch) noexcept;
-  void moved(std::int64_t sequences) noexcept; // to another replica
+  void set_group_waiting(std::int32_t replica, bool waiting) noexcept; // for slots
+  void moved(std::int64_t sequences) noexcept;                         // to another replica
   // `name`: the operator's; not a client's.
   void set_node(const std::string& name, const node_figures& now) noexcept;
   void node_lost() noexcept;

@@ -33,17 +33,20 @@ class node_series {
     prometheus::Gauge* up;
     prometheus::Gauge* slots;
     prometheus::Gauge* ranks;
+    prometheus::Gauge* leaving;
+    prometheus::Gauge* missing;
     std::uint64_t last_change = 0; // of `up`
     bool is_up = false;
+    bool is_leaving = false;
   };
 
   one& find(const std::string& name);
   void forget_one();
 
   const std::map<std::string, std::string> model_;
-  prometheus::Family<prometheus::Gauge>&up_, &slots_, &ranks_;
+  prometheus::Family<prometheus::Gauge>&up_, &slots_, &ranks_, &leaving_, &missing_;
   prometheus::Gauge& nodes_;
-  prometheus::Counter &joins_, &losses_, &refusals_;
+  prometheus::Counter &joins_, &drains_, &losses_, &refusals_;
   std::mutex guard_;
   std::map<std::string, one> machines_;
   std::uint64_t changes_ = 0;

@@ -104,6 +104,7 @@ class serving_nodes_test : public test::group_test {
 TEST_F(serving_nodes_test, a_group_waits_for_nodes_and_works_across_them) {
   start_head(3, 1, 1);
   ASSERT_TRUE(eventually([&] { return said("waits for slots"); }));
+  ASSERT_TRUE(eventually([&] { return group_metric("troupe_group_waits_for_slots", 0) == 1; }));
   auto& a = join("a", 1);
   ASSERT_TRUE(eventually([&] { return said("node a joined"); }));
   auto& b = join("b", 1);
@@ -113,6 +114,7 @@ TEST_F(serving_nodes_test, a_group_waits_for_nodes_and_works_across_them) {
   submit_texts(8, 60);
   expect_texts(60);
   EXPECT_TRUE(eventually([&] { return metric("troupe_nodes") == 2 && metric("troupe_node_ranks", "node=\"head\"") == 1; }));
+  EXPECT_TRUE(eventually([&] { return group_metric("troupe_group_waits_for_slots", 0) == 0; }));
 }
 
 TEST_F(serving_nodes_test, a_lost_node_is_replaced_by_a_spare_under_load) {
@@ -128,6 +130,7 @@ TEST_F(serving_nodes_test, a_lost_node_is_replaced_by_a_spare_under_load) {
   expect_texts(300);
   EXPECT_TRUE(said("node a lost")) << lines();
   EXPECT_EQ(metric("troupe_node_losses_total"), 1);
+  EXPECT_TRUE(eventually([&] { return metric("troupe_node_missing", "node=\"a\"") == 1; }));
 }
 
 TEST_F(serving_nodes_test, a_group_without_slots_waits_for_its_node_to_come_back) {
@@ -139,8 +142,11 @@ TEST_F(serving_nodes_test, a_group_without_slots_waits_for_its_node_to_come_back
   lose("a");
   ASSERT_TRUE(eventually([&] { return said("have 1 for"); })) << lines();
   EXPECT_TRUE(server->status().ready) << "requests queue";
+  EXPECT_TRUE(eventually([&] { return metric("troupe_node_missing", "node=\"a\"") == 1; }));
+  EXPECT_TRUE(eventually([&] { return group_metric("troupe_group_waits_for_slots", 0) == 1; }));
   join("a", 1);
   expect_texts(200);
+  EXPECT_TRUE(eventually([&] { return metric("troupe_node_missing", "node=\"a\"") == 0; })) << "it is back";
 }
 
 TEST_F(serving_nodes_test, a_node_drains_under_load_to_a_spare) {
@@ -157,6 +163,8 @@ TEST_F(serving_nodes_test, a_node_drains_under_load_to_a_spare) {
   EXPECT_EQ(a.ranks(), 0);
   expect_texts(300);
   EXPECT_EQ(metric("troupe_node_losses_total"), 0);
+  EXPECT_EQ(metric("troupe_node_drains_total"), 1);
+  EXPECT_EQ(metric("troupe_node_missing", "node=\"a\""), 0);
 }
 
 TEST_F(serving_nodes_test, a_node_whose_group_has_nowhere_to_go_keeps_it_until_another_comes) {
@@ -168,8 +176,26 @@ TEST_F(serving_nodes_test, a_node_whose_group_has_nowhere_to_go_keeps_it_until_a
   a.leave();
   ASSERT_TRUE(eventually([&] { return said("it goes on there"); }));
   EXPECT_FALSE(a.result());
+  EXPECT_EQ(metric("troupe_node_leaving", "node=\"a\""), 1);
   join("b", 1);
   ASSERT_TRUE(eventually([&] { return a.result().has_value(); })) << lines();
+  expect_texts(300);
+}
+
+TEST_F(serving_nodes_test, a_node_that_ends_while_it_waits_to_leave_is_a_loss_but_not_missed) {
+  start_head(1, 1, 0, {"--step-us", "500"});
+  auto& a = join("a", 1);
+  await_head();
+  submit_texts(2, 300);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(5));
+  a.leave();
+  ASSERT_TRUE(eventually([&] { return said("it goes on there"); }));
+  lose("a");
+  ASSERT_TRUE(eventually([&] { return metric("troupe_node_leaving", "node=\"a\"") == 0; }));
+  EXPECT_EQ(metric("troupe_node_losses_total"), 1);
+  join("b", 1);
+  ASSERT_TRUE(eventually([&] { return said("node b joined"); }));
+  EXPECT_EQ(metric("troupe_node_missing", "node=\"a\""), 0);
   expect_texts(300);
 }
 

@@ -267,8 +267,13 @@ def check_rendered(prometheus, source):
                        "histogram_quantile(0.5, troupe_inter_token_latency_seconds_bucket) > 0.0015 <= 0.002",
                        "histogram_quantile(0.5, troupe_time_per_output_token_seconds_bucket) > 0.0015 <= 0.002",
                        "rate(troupe_requests_total{outcome=\"stop\"}[1m]) > 0",
-                       'sum(troupe_kv_blocks) == 100', "troupe_kv_usage_ratio == 0.4", "troupe_ready == 1"):
+                       'sum(troupe_kv_blocks) == 100', "troupe_kv_usage_ratio == 0.4", "troupe_ready == 1",
+                       "troupe_nodes == 2", 'troupe_node_missing{node="c"} == 1', 'troupe_group_waits_for_slots{replica="1"} == 1'):
         check(prometheus.query(expression), f"does not hold: {expression}")
+    # What stands in the legend of a panel, by its query: the head's two slots and one of a are held, one of a is spare, b's is nobody's.
+    held, spare, leaving = (sum(prometheus.query(text).values()) for title, text in dashboard_queries() if title == "Slots")
+    check((held, spare, leaving) == (3, 1, 1), f"the panel of slots says {held} held, {spare} spare, {leaving} on machines that leave")
+    wait_for("the recorded spare slots", lambda: set(prometheus.query("instance_model:troupe_spare_slots:sum").values()) == {1.0}, 15)
 
 
 def send_requests(url, key, count):

@@ -359,14 +359,24 @@ TEST(Metrics, MachinesOfAClusterComeAndGoAndTheirNamesStayBounded) {
   m.set_node("a", {true, 4, 3});
   m.set_node("a", {true, 4, 4});
   m.set_node("b", {true, 2, 0});
-  m.set_node("b", {});
+  m.set_node("b", {.missing = true});
   m.node_lost();
+  m.set_node("c", {true, 2, 1, true});
+  m.set_node("c", {true, 2, 0, true});
   const auto has = [&](const std::string& line) { return m.render().find(line) != std::string::npos; };
-  EXPECT_TRUE(has("troupe_nodes{model=\"tiny\"} 1\n"));
+  EXPECT_TRUE(has("troupe_nodes{model=\"tiny\"} 2\n"));
   EXPECT_TRUE(has("troupe_node_ranks{model=\"tiny\",node=\"a\"} 4\n"));
   EXPECT_TRUE(has("troupe_node_up{model=\"tiny\",node=\"b\"} 0\n"));
-  EXPECT_TRUE(has("troupe_node_joins_total{model=\"tiny\"} 2\n"));
+  EXPECT_TRUE(has("troupe_node_missing{model=\"tiny\",node=\"b\"} 1\n"));
+  EXPECT_TRUE(has("troupe_node_leaving{model=\"tiny\",node=\"c\"} 1\n"));
+  EXPECT_TRUE(has("troupe_node_joins_total{model=\"tiny\"} 3\n"));
+  EXPECT_TRUE(has("troupe_node_drains_total{model=\"tiny\"} 1\n")) << "a drain is counted once";
   EXPECT_TRUE(has("troupe_node_losses_total{model=\"tiny\"} 1\n"));
+  m.set_node("b", {true, 2, 0});
+  m.set_node("c", {});
+  EXPECT_TRUE(has("troupe_node_missing{model=\"tiny\",node=\"b\"} 0\n")) << "it is back";
+  EXPECT_TRUE(has("troupe_node_missing{model=\"tiny\",node=\"c\"} 0\n")) << "it left in order";
+  EXPECT_TRUE(has("troupe_node_leaving{model=\"tiny\",node=\"c\"} 0\n"));
   for (int i = 0; i < 300; ++i) {
     m.set_node("n" + std::to_string(i), {true, 1, 0});
     m.set_node("n" + std::to_string(i), {});

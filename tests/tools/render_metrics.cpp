@@ -1,5 +1,6 @@
 // Prints the exposition of a process that has served a known load: render_metrics ROUNDS. tests/e2e/prometheus.py serves it to a
-// real Prometheus. One round: a request that stops (12 prompt tokens, 4 of them cached, 9 generated), and one that is rejected.
+// real Prometheus. One round: a request that stops (12 prompt tokens, 4 of them cached, 9 generated), and one that is rejected. The
+// cluster: one group holds the head's two slots and one of node a, another waits; b leaves with a slot that is free; c is lost.
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -15,8 +16,16 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: render_metrics ROUNDS\n");
     return 2;
   }
-  metrics subject("demo \"quoted\"", "0.0.0");
+  metrics subject("demo \"quoted\"", "0.0.0", {}, {2, 3});
   subject.set_ready(true);
+  subject.set_group(0, true, 1);
+  subject.set_group_waiting(1, true);
+  subject.set_node(std::string(head_machine), {true, 2, 2});
+  subject.set_node("a", {true, 2, 1});
+  subject.set_node("b", {true, 1, 0, true});
+  subject.set_node("c", {true, 1, 0});
+  subject.set_node("c", {.missing = true});
+  subject.node_lost();
   subject.set_engine(0, {2, 3, 100, 40, 25});
   for (int round = 0; round < rounds; ++round) {
     subject.tokens(12, 0, 4);
