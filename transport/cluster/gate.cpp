@@ -121,7 +121,7 @@ asio::awaitable<gate::impl::verdict> gate::impl::let_in(connection& peer) {
   auto [unheard, line] = co_await peer.read_line();
   if (unheard) co_return verdict{0, unheard.message()};
   verdict found = co_await judge_line(peer, nonce, std::move(line));
-  if (!found.reason.empty()) co_await peer.write("refused " + found.reason + "\n");
+  if (!found.reason.empty()) co_await peer.write(refusal_line(found.reason));
   co_return found;
 }
 
@@ -135,7 +135,7 @@ asio::awaitable<gate::impl::verdict> gate::impl::judge_line(connection& peer, co
     found.port = port_of(said.purpose);
     if (found.port == 0) co_return verdict{0, "nobody is expected there now"};
   }
-  const error_code broken = co_await peer.write("welcome " + prove_head(options.who.token, nonce, said) + "\n");
+  const error_code broken = co_await peer.write(welcome_line(prove_head(options.who.token, nonce, said)));
   if (broken) co_return verdict{0, broken.message()};
   co_return found;
 }

@@ -17,6 +17,13 @@ namespace {
 
 constexpr std::string_view protocol_name = "troupe-cluster";
 constexpr std::string_view protocol_number = "1";
+constexpr std::string_view yes = "welcome ";
+constexpr std::string_view no = "refused ";
+constexpr const char* no_port_of_ours = "this is no port of a Troupe cluster";
+
+bool printable(std::string_view line) {
+  return std::all_of(line.begin(), line.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
 
 std::vector<std::string> words_of(std::string_view line) {
   std::vector<std::string> words;
@@ -30,7 +37,12 @@ std::vector<std::string> words_of(std::string_view line) {
 
 // What is wrong with a line that should begin with our protocol and have so many words.
 std::string fault_of(const std::vector<std::string>& words, std::size_t count) {
-  if (words.empty() || words[0] != protocol_name) return "this is no port of a Troupe cluster";
+  if (words.empty() || words[0] != protocol_name) return no_port_of_ours;
+  for (const std::string& word : words) {
+    if (word.empty() || word.size() > max_word || !printable(word)) {
+      return "a word of the handshake is empty, longer than " + std::to_string(max_word) + " bytes, or not printable";
+    }
+  }
   if (words.size() > 1 && words[1] != protocol_number) {
     return "one side speaks protocol " + std::string(protocol_number) + " of clusters, the other " + words[1];
   }
@@ -75,6 +87,17 @@ std::variant<peer_statement, parse_error> parse_peer_line(std::string_view line)
   const auto words = words_of(line);
   if (std::string fault = fault_of(words, 8); !fault.empty()) return parse_error{std::move(fault)};
   return peer_statement{{words[2], words[3], words[4]}, words[5], words[6], words[7]};
+}
+
+std::string welcome_line(const std::string& proof) { return std::string(yes) + proof + "\n"; }
+
+std::string refusal_line(const std::string& reason) { return std::string(no) + reason + "\n"; }
+
+std::variant<std::string, parse_error> parse_answer(std::string_view line) {
+  if (!printable(line)) return parse_error{no_port_of_ours};
+  if (line.starts_with(no)) return parse_error{std::string(line.substr(no.size()))};
+  if (line.starts_with(yes)) return std::string(line.substr(yes.size()));
+  return parse_error{no_port_of_ours};
 }
 
 std::string prove_peer(const std::string& token, const std::string& head_nonce, const peer_statement& said) {

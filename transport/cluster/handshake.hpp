@@ -1,4 +1,5 @@
-// What is said on a connection before it carries anything else. Lines of text, each at most max_line bytes:
+// What is said on a connection before it carries anything else. Lines of printable ASCII, each at most max_line bytes, their words at most
+// max_word:
 //
 //   head  troupe-cluster 1 NONCE
 //   peer  troupe-cluster 1 PROTOCOL VERSION BUILD PURPOSE NONCE PROOF
@@ -17,6 +18,7 @@
 namespace troupe::cluster {
 
 inline constexpr std::size_t max_line = 512;
+inline constexpr std::size_t max_word = 100; // so that a sentence about what somebody said is a line
 inline constexpr std::string_view probe_purpose = "probe";
 inline constexpr std::string_view join_purpose = "join";
 
@@ -35,7 +37,7 @@ struct peer_statement {
 std::string random_nonce(); // 128 bits, hexadecimal
 
 std::string head_line(const std::string& nonce);
-// The nonce, or what is wrong with the line.
+// The nonce, or what is wrong with the line. A reason is fit for a log and for a line, whatever was said.
 struct parse_error {
   std::string reason;
 };
@@ -43,6 +45,11 @@ std::variant<std::string, parse_error> parse_head_line(std::string_view line);
 
 std::string peer_line(const peer_statement& said);
 std::variant<peer_statement, parse_error> parse_peer_line(std::string_view line);
+
+std::string welcome_line(const std::string& proof);
+std::string refusal_line(const std::string& reason);
+// The head's proof; or why it refuses, or what is wrong with the line.
+std::variant<std::string, parse_error> parse_answer(std::string_view line);
 
 std::string prove_peer(const std::string& token, const std::string& head_nonce, const peer_statement& said);
 std::string prove_head(const std::string& token, const std::string& head_nonce, const peer_statement& said);

@@ -102,11 +102,9 @@ asio::awaitable<void> links::impl::prove(connection& to, std::string purpose) {
   const auto [silent, answer] = co_await to.read_line();
   if (silent && hopeless(silent)) throw refused("TLS with " + head() + ": " + silent.message());
   if (silent) throw std::runtime_error(head() + " hung up: " + silent.message());
-  constexpr std::string_view no = "refused ";
-  constexpr std::string_view yes = "welcome ";
-  if (answer.starts_with(no)) throw refused(answer.substr(no.size()));
-  if (!answer.starts_with(yes) ||
-      !same_proof(answer.substr(yes.size()), prove_head(options.who.token, std::get<std::string>(nonce), said))) {
+  const auto proof = parse_answer(answer);
+  if (const auto* no = std::get_if<parse_error>(&proof)) throw refused(no->reason);
+  if (!same_proof(std::get<std::string>(proof), prove_head(options.who.token, std::get<std::string>(nonce), said))) {
     throw refused(head() + " does not know the token of its cluster");
   }
 }
