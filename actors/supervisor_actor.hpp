@@ -88,7 +88,7 @@ struct supervisor_state {
   std::uint64_t losses = 0;        // of groups that were up
   std::int32_t slots_seen = -1;    // when it was last said that they are too few
   bool by_order = false;           // the group pauses, or is ended, for a node to leave: no loss
-  std::uint16_t port = 0;          // of the registrar
+  std::uint16_t port = 0;          // of the registrar; 0: it is not open
   bool moving = false;             // the timer of this loss runs that moves requests to another replica
   std::set<caf::actor_addr> alive; // devices in this process that have not ended, abandoned ones included
 

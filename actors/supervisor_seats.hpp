@@ -28,7 +28,7 @@ void start_ranks(supervisor_pointer self);
 // Tells the rank which one it is, once it has said hello and it is known where the group meets: rank 0 says that, so the others wait for
 // it.
 void tell_place(supervisor_pointer self, rank_seat& seat);
-// No one else may connect once all children are there.
+// No one else may connect once all children are there. Nothing to do where none is open.
 void close_port(supervisor_pointer self);
 
 // The child of a seat has ended, or is killed: reaps it.

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <mutex>
+#include <set>
 
 #include "actors/cluster.hpp"
 #include "tests/actors/group_fixture.hpp"
@@ -37,8 +38,14 @@ class serving_nodes_test : public test::group_test {
     cluster.head.model = "the model";
     cluster.head.fingerprint = "1234";
     cluster.lead_join_to = [this](std::uint16_t port) { port_ = port; };
-    cluster.open_port = [this](std::uint16_t) { ++open_ports_; };
-    cluster.close_port = [](std::uint16_t) {};
+    cluster.open_port = [this](std::uint16_t port) {
+      const std::lock_guard lock(guard_);
+      EXPECT_TRUE(open_ports_.insert(port).second) << "the port of another group was left open";
+    };
+    cluster.close_port = [this](std::uint16_t port) {
+      const std::lock_guard lock(guard_);
+      EXPECT_EQ(open_ports_.erase(port), 1U) << "a port is closed once: its number may be another group's by then";
+    };
     parts.cluster = std::move(cluster);
     starting_ = std::thread([this, parts = std::move(parts)]() mutable { server = actors::serving::start(options, std::move(parts)); });
     ASSERT_TRUE(eventually([&] { return port_ != 0; }));
@@ -76,6 +83,7 @@ class serving_nodes_test : public test::group_test {
     if (starting_.joinable()) starting_.join();
     test::group_test::TearDown();
     nodes_.clear();
+    EXPECT_TRUE(open_ports_.empty()) << "a port was left open";
     EXPECT_EQ(test::children_of_this_process(), 0) << "a child or a zombie was left";
   }
 
@@ -90,7 +98,6 @@ class serving_nodes_test : public test::group_test {
   bool said(const std::string& words) { return lines().find(words) != std::string::npos; }
 
   std::atomic<std::uint16_t> port_{0};
-  std::atomic<int> open_ports_{0};
   std::uint64_t instances_ = 0;
 
  private:
@@ -99,6 +106,7 @@ class serving_nodes_test : public test::group_test {
   std::deque<node> nodes_;
   std::mutex guard_;
   std::string lines_;
+  std::set<std::uint16_t> open_ports_; // at the gate
 };
 
 TEST_F(serving_nodes_test, a_group_waits_for_nodes_and_works_across_them) {
