@@ -25,6 +25,7 @@ case $2 in
   speculation) python3 speculation.py "$troupe" "$model" ;;
   nodes) python3 nodes.py "$troupe" "$model" ;;
   nodes_netns) python3 nodes_netns.py "$troupe" "$model" ;;
+  leftovers) python3 leftovers.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
   soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
   soak_with_kills) python3 soak.py "$troupe" "$model" --seconds 24 --kill-every 6 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;
