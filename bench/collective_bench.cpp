@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/transport/collective/tcp_threads.hpp"
 #include "transport/collective/local_group.hpp"
-#include "transport/collective/tcp_group.hpp"
 
 namespace {
 
@@ -24,20 +24,6 @@ constexpr int kWarmUp = 20;
 
 double microseconds_since(clock_type::time_point begin) {
   return std::chrono::duration<double, std::micro>(clock_type::now() - begin).count();
-}
-
-ends tcp_group(int size) {
-  tcp_options options;
-  options.deadline = kDeadline;
-  tcp_rendezvous rendezvous(options);
-  ends group(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < size; ++rank) {
-    threads.emplace_back([&, rank] { group[static_cast<std::size_t>(rank)] = join_tcp_group(rendezvous.address(), rank, size, options); });
-  }
-  group[0] = rendezvous.form(size);
-  for (auto& thread : threads) thread.join();
-  return group;
 }
 
 // Microseconds of each call on rank 0. The other ranks go on until rank 0 says in a broadcast that it was the last.
@@ -73,7 +59,7 @@ int main(int argc, char** argv) {
   std::printf("| kind | ranks | bytes | median us | p99 us | GB/s |\n|---|---|---|---|---|---|\n");
   for (const bool tcp : {false, true}) {
     for (const int size : {2, 4}) {
-      ends group = tcp ? tcp_group(size) : make_local_group(size, kDeadline);
+      ends group = tcp ? make_tcp_group(size, kDeadline) : make_local_group(size, kDeadline);
       for (std::size_t bytes = 1 << 10; bytes <= 4 << 20; bytes *= 4) {
         const auto times = measure(group, bytes, seconds);
         if (times.empty()) continue;

@@ -13,6 +13,7 @@ shift 2
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=(ceilings latency-8b latency-1b throughput-8b ablation-8b trace)
 cd "$(dirname "$0")" || exit 2 # commands in the results name the configs from here
+. ./run_step.sh
 
 device=${DEVICE:-cuda}
 big=configs/llama-3.1-8b small=configs/llama-3.2-1b
@@ -27,19 +28,12 @@ if [ "${TINY:-0}" = 1 ]; then
 fi
 dummy=(--load-format dummy --device "$device")
 
-failed=()
 step() { # NAME SECONDS FLAG FILE ARGUMENTS..: FLAG FILE is where the program puts its result
-  local name=$1 limit=$2 flag=$3 file=$folder/$4 begin=$SECONDS code
+  local name=$1 limit=$2 flag=$3 file=$folder/$4
   shift 4
   [[ " ${steps[*]} " == *" $name "* ]] || return 0
   echo "== $name (at most $limit s): troupe $*"
-  rm -f "$file"
-  timeout -k 5 "$limit" "$troupe" "$@" "$flag" "$file"
-  code=$?
-  [ $code -eq 124 ] && echo "!! $name: out of time after $limit s"
-  [ $code -ne 0 ] && echo "!! $name: exit code $code" && failed+=("$name")
-  [ $code -eq 0 ] && [ ! -s "$file" ] && echo "!! $name: no result" && failed+=("$name")
-  echo "== $name: $((SECONDS - begin)) s"
+  run_step "$name" "$limit" "$file" "$troupe" "$@" "$flag" "$file"
 }
 
 run_all() {
@@ -55,10 +49,7 @@ run_all() {
     --output-len "$ablation_output" --rounds "$rounds" --max-num-batched-tokens 2048
   step trace 40 --trace steps.trace bench latency "$big" "${dummy[@]}" --batch-size "$ablation_batch" --context "$context" --steps 16 \
     --prompt-len "$ablation_input" --repeats 2 --kernel-times
-  echo "== all: $SECONDS s; results:" && (cd "$folder" && ls -l)
-  [ ${#failed[@]} -eq 0 ] && echo "== every step went well" && return 0
-  echo "!! failed: ${failed[*]}"
-  return 1
+  sum_up
 }
 
 run_all 2>&1 | tee "$folder/log.txt"

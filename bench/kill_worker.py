@@ -7,22 +7,15 @@ usage: kill_worker.py TROUPE MODEL --json FILE [--kills 10] [--streams 8] [--tok
 Each kill has a load of its own: all streams begin at once, one process of the group, another each time, gets SIGKILL when every stream has
 had a few tokens, and all streams must come to their ends. Fails when a request is lost; writes what was measured in any case.
 """
-import argparse
-import datetime
-import json
 import os
-import pathlib
-import shlex
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
-from failure_table import LogWatch  # noqa: E402
-from server import Server, split_flags  # noqa: E402
+from measured_server import argument_parser, head, read_arguments, write  # makes tests/e2e importable
+from failure_table import LogWatch
+from server import Server
 
 
 class Load:
@@ -74,24 +67,10 @@ class Load:
         return max(gaps, key=lambda gap: gap[1] - gap[0])[1] - struck if gaps else None
 
 
-def machine():
-    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
-    cpu = next((line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")), "")
-    out = {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "gpu": None, "driver": None, "cuda": None}
-    try:
-        asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        names = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().splitlines()
-        out["gpu"], out["driver"] = [word.strip() for word in names[0].split(",")]
-        out["gpus"] = len(names)
-    except (OSError, subprocess.CalledProcessError, IndexError, ValueError):
-        pass
-    return out
-
-
-def measure(args, flags):
+def measure(args):
     seconds, noticed, lost = [], [], []
     begin = time.monotonic()
-    with Server(args.troupe, args.model, "--max-device-restarts", "1000", *flags) as server:
+    with Server(args.troupe, args.model, "--max-device-restarts", "1000", *args.flags) as server:
         ready = time.monotonic() - begin
         Load(server, args.streams, args.tokens).run()
         for round_number in range(args.kills):
@@ -115,26 +94,15 @@ def measure(args, flags):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("out of time"))  # so that the server is stopped
-    own, flags = split_flags(sys.argv[1:])
-    parser = argparse.ArgumentParser()
-    parser.add_argument("troupe")
-    parser.add_argument("model")
-    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser = argument_parser()
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128)
-    args = parser.parse_args(own)
-    words = [f"kill_worker.py troupe {args.model} --kills {args.kills} --streams {args.streams} --tokens {args.tokens} --", *flags]
-    done = measure(args, flags)
+    args = read_arguments(parser)
+    done = measure(args)
     timed = [s for s in done["seconds"] if s is not None]
     result = {
-        "kind": "kills",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": words[0] + " " + " ".join(shlex.quote(word) for word in words[1:]),
-        "device": "cpu" if "cpu" in flags else "cuda",
-        "machine": machine(),
-        "model": {"name": pathlib.Path(args.model).name},
+        **head("kills", args),
         "workload": {"kills": args.kills, "streams": args.streams, "tokens": args.tokens},
         "weights_mapped": done["mapped"],
         "ready_seconds": done["ready_seconds"],
@@ -144,7 +112,7 @@ def main():
         "longest_seconds": max(timed, default=None),
         "requests_lost": len(done["lost"]),
     }
-    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(args.json, result)
     print(f"kill to the next token: median {result['median_seconds']} s, longest {result['longest_seconds']} s; ready after {done['ready_seconds']:.2f} s")
     if done["lost"] or len(timed) < args.kills:
         raise SystemExit("lost: " + "\n".join(done["lost"]) if done["lost"] else "no token came after a kill")

@@ -13,6 +13,7 @@ shift 2
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=(ceilings 8b-tp1 8b-tp2 70b-tp2 throughput-dp1 throughput-dp2 throughput-pp2 kills-kept kills-cold)
 cd "$(dirname "$0")" || exit 2 # commands in the results name the configs from here
+. ./run_step.sh
 
 device=${DEVICE:-cuda}
 big=configs/llama-3.1-8b huge=configs/llama-3.1-70b
@@ -29,19 +30,12 @@ dummy=(--load-format dummy --device "$device")
 isolated=() kept=() # as GPUs are without asking
 [ "$device" = cuda ] || isolated=(--isolate-devices) kept=(--isolate-devices --keep-weights)
 
-failed=()
 step() { # NAME SECONDS PROGRAM ARGUMENTS..: which leaves NAME.json
-  local name=$1 limit=$2 file=$folder/$1.json begin=$SECONDS code
+  local name=$1 limit=$2
   shift 2
   [[ " ${steps[*]} " == *" $name "* ]] || return 0
   echo "== $name (at most $limit s): $*"
-  rm -f "$file"
-  timeout -k 5 "$limit" "$@"
-  code=$?
-  [ $code -eq 124 ] && echo "!! $name: out of time after $limit s"
-  [ $code -ne 0 ] && echo "!! $name: exit code $code" && failed+=("$name")
-  [ $code -eq 0 ] && [ ! -s "$file" ] && echo "!! $name: no result" && failed+=("$name")
-  echo "== $name: $((SECONDS - begin)) s"
+  run_step "$name" "$limit" "$folder/$name.json" "$@"
 }
 bench() { # NAME SECONDS KIND ARGUMENTS..
   step "$1" "$2" "$troupe" bench "${@:3}" --json "$folder/$1.json"
@@ -71,10 +65,7 @@ run_all() {
   throughput throughput-pp2 60 1 2
   kills kills-kept 120 "$kills" "${kept[@]}"
   kills kills-cold 90 "$cold_kills" --no-keep-weights "${isolated[@]}"
-  echo "== all: $SECONDS s; results:" && (cd "$folder" && ls -l)
-  [ ${#failed[@]} -eq 0 ] && echo "== every step went well" && return 0
-  echo "!! failed: ${failed[*]}"
-  return 1
+  sum_up
 }
 
 run_all 2>&1 | tee "$folder/log.txt"

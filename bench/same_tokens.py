@@ -6,18 +6,10 @@ usage: same_tokens.py TROUPE MODEL --json FILE --layouts TPxPP,.. [--tokens 64] 
 A layout of 2x1 is --tp 2 --pp 1. With --exact it fails where a token differs; GPUs sum up in another order, so there texts may part where
 the two best tokens lie within rounding.
 """
-import argparse
-import datetime
-import json
 import os
-import pathlib
-import shlex
-import signal
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
-from kill_worker import machine  # noqa: E402
-from server import Server, split_flags  # noqa: E402
+from measured_server import argument_parser, head, read_arguments, write  # makes tests/e2e importable
+from server import Server
 
 PROMPTS = ["The history of the lighthouse begins", "Once upon a time", "def fibonacci(n):", "List of colours: red, green,", "a"]
 
@@ -26,9 +18,9 @@ class NotRun(Exception):
     pass
 
 
-def answers(args, flags, tp, pp):
+def answers(args, tp, pp):
     try:
-        with Server(args.troupe, args.model, "--tp", str(tp), "--pp", str(pp), *flags) as server:
+        with Server(args.troupe, args.model, "--tp", str(tp), "--pp", str(pp), *args.flags) as server:
             texts = []
             for prompt in PROMPTS:
                 status, reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True})
@@ -40,10 +32,10 @@ def answers(args, flags, tp, pp):
         raise NotRun(str(failure).strip().splitlines()[-1][:300]) from None
 
 
-def compare(args, flags, tp, pp, alone):
+def compare(args, tp, pp, alone):
     row = {"tp": tp, "pp": pp, "texts_equal": None, "texts": len(alone), "characters_equal": None, "characters": sum(map(len, alone)), "not_run": None}
     try:
-        same = [len(os.path.commonprefix([text, whole])) for text, whole in zip(answers(args, flags, tp, pp), alone)]
+        same = [len(os.path.commonprefix([text, whole])) for text, whole in zip(answers(args, tp, pp), alone)]
     except NotRun as reason:
         row["not_run"] = str(reason)
         print(f"tp {tp} pp {pp}: not run: {reason}", flush=True)
@@ -55,32 +47,17 @@ def compare(args, flags, tp, pp, alone):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("out of time"))  # so that the server is stopped
-    own, flags = split_flags(sys.argv[1:])
-    parser = argparse.ArgumentParser()
-    parser.add_argument("troupe")
-    parser.add_argument("model")
-    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser = argument_parser()
     parser.add_argument("--layouts", required=True)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--exact", action="store_true")
-    args = parser.parse_args(own)
+    args = read_arguments(parser)
     layouts = [tuple(int(n) for n in text.split("x")) for text in args.layouts.split(",")]
-    words = ["same_tokens.py", "troupe", args.model, "--layouts", args.layouts, "--tokens", str(args.tokens), *(["--exact"] if args.exact else []), "--", *flags]
-    result = {
-        "kind": "tokens",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": shlex.join(words),
-        "device": "cpu" if "cpu" in flags else "cuda",
-        "machine": machine(),
-        "model": {"name": pathlib.Path(args.model).name},
-        "tokens": args.tokens,
-        "layouts": [],
-    }
-    alone = answers(args, flags, 1, 1)
+    result = {**head("tokens", args), "tokens": args.tokens, "layouts": []}
+    alone = answers(args, 1, 1)
     for tp, pp in layouts:
-        result["layouts"].append(compare(args, flags, tp, pp, alone))
-        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")  # what was measured before a failure counts
+        result["layouts"].append(compare(args, tp, pp, alone))
+        write(args.json, result)  # what was measured before a failure counts
     if any(row["not_run"] or (args.exact and row["texts_equal"] < row["texts"]) for row in result["layouts"]):
         raise SystemExit("texts differ, or a layout was not run")
 

@@ -8,14 +8,13 @@ the table of `troupe bench calibrate` (device-table.json), which knows one devic
 request as they were sent. Nothing of a prediction comes from the figure that it stands beside.
 """
 import argparse
-import datetime
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from kill_worker import machine
+from measured_server import machine, now, write
 
 
 def simulate(args, *words):
@@ -84,13 +83,13 @@ def main():
             predicted[path.stem] = predict(args, result)
     out = {
         "kind": "predicted",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now(),
         "command": "scaling_predict.py troupe FOLDER",
         "device": device,
         "machine": machine(),
         "steps": {name: figures for name, figures in predicted.items() if figures},
     }
-    (args.folder / "predicted.json").write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
+    write(args.folder / "predicted.json", out)
     print(f"predicted: {', '.join(out['steps']) or 'nothing'}")
 
 

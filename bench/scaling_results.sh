@@ -27,6 +27,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $gpus =~ ^[1248]$ ]] || { echo "--gpus must be 1, 2, 4 or 8" >&2 && exit 2; }
 cd "$(dirname "$0")" || exit 2 # commands in the results name the configs from here
+. ./run_step.sh
 
 device=${DEVICE:-cuda}
 big=configs/llama-3.1-8b huge=configs/llama-3.1-70b tiny=configs/tiny
@@ -46,9 +47,9 @@ isolated=() exact=()
 [ "$device" = cuda ] || isolated=(--isolate-devices --keep-weights --threads 1) exact=(--exact)
 export NCCL_NVLS_ENABLE=0 # multicast over NVLink stays off
 
-failed=() skipped=() known=()
+known=()
 step() { # NAME EXPECTED PROGRAM ARGUMENTS..: which leaves NAME.json. EXPECTED: seconds; three times as many are allowed
-  local name=$1 expected=$2 file=$folder/$1.json begin=$SECONDS code limit left
+  local name=$1 expected=$2 limit left
   shift 2
   known+=("$name")
   [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $name "* ]] || return 0
@@ -58,13 +59,7 @@ step() { # NAME EXPECTED PROGRAM ARGUMENTS..: which leaves NAME.json. EXPECTED: 
   [ $limit -gt $left ] && limit=$left
   [ "$expected" -gt $left ] && echo "!! $name: not begun, $expected s are more than the $left s left" && skipped+=("$name") && return 0
   echo "== $name (expected $expected s, at most $limit s): $*"
-  rm -f "$file"
-  timeout -k 5 "$limit" "$@"
-  code=$?
-  [ $code -eq 124 ] && echo "!! $name: out of time after $limit s"
-  [ $code -ne 0 ] && echo "!! $name: exit code $code" && failed+=("$name")
-  [ $code -eq 0 ] && [ ! -s "$file" ] && echo "!! $name: no result" && failed+=("$name")
-  echo "== $name: $((SECONDS - begin)) s"
+  run_step "$name" "$limit" "$folder/$name.json" "$@"
 }
 latency() { # NAME EXPECTED MODEL TP PP STEPS FLAGS..
   step "$1" "$2" "$troupe" bench latency "$3" "${dummy[@]}" --tp "$4" --pp "$5" --batch-size "$batches" --context "$context" --steps "$6" \
@@ -121,11 +116,7 @@ run_all() {
   done
   [ $plan_only = 1 ] && return ${#failed[@]}
   ./scaling_predict.py "$troupe" "$folder" || failed+=(predicted)
-  echo "== all: $SECONDS s; results:" && (cd "$folder" && ls -l)
-  [ ${#skipped[@]} -gt 0 ] && echo "!! for another call: ${skipped[*]}"
-  [ ${#failed[@]} -eq 0 ] && echo "== every step that was begun went well" && return 0
-  echo "!! failed: ${failed[*]}"
-  return 1
+  sum_up
 }
 
 [ $plan_only = 1 ] && { run_all; exit; }

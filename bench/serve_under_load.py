@@ -7,20 +7,14 @@ usage: serve_under_load.py TROUPE MODEL --json FILE [--rate R --requests N] [--b
 A request is good when its first token came within --ttft and its further ones within --itl in the mean. When each request was sent, and its
 lengths, are kept in the result for `troupe simulate --trace` (bench/scaling_predict.py). Fails when a request fails.
 """
-import argparse
-import datetime
 import json
 import pathlib
-import shlex
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
-from kill_worker import machine  # noqa: E402
-from server import Server, split_flags  # noqa: E402
+from measured_server import argument_parser, head, read_arguments, write  # makes tests/e2e importable
+from server import Server
 
 
 def load(args, server, requests, rate, seed):
@@ -44,12 +38,7 @@ def value_of(flags, name, otherwise):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("out of time"))  # so that the server is stopped
-    own, flags = split_flags(sys.argv[1:])
-    parser = argparse.ArgumentParser()
-    parser.add_argument("troupe")
-    parser.add_argument("model")
-    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser = argument_parser()
     parser.add_argument("--rate", type=float, default=4)
     parser.add_argument("--requests", type=int, default=40, help="of the load that arrives at --rate; 0 leaves it out")
     parser.add_argument("--burst", type=int, default=0, help="requests of the load that comes all at once; 0 leaves it out")
@@ -57,9 +46,8 @@ def main():
     parser.add_argument("--output", default="64")
     parser.add_argument("--ttft", type=float, default=500)
     parser.add_argument("--itl", type=float, default=30)
-    args = parser.parse_args(own)
-    words = ["serve_under_load.py", "troupe", args.model, *(word for name in ("rate", "requests", "burst", "input", "output", "ttft", "itl")
-                                                           for word in (f"--{name}", str(getattr(args, name)))), "--", *flags]
+    args = read_arguments(parser)
+    flags = args.flags
     begin = time.monotonic()
     with Server(args.troupe, args.model, *flags) as server:
         ready = time.monotonic() - begin
@@ -68,12 +56,7 @@ def main():
         at_once = load(args, server, args.burst, "inf", 2) if args.burst else None
         restarts = server.metric("troupe_device_restarts_total")
     result = {
-        "kind": "serving",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": shlex.join(words),
-        "device": "cpu" if "cpu" in flags else "cuda",
-        "machine": machine(),
-        "model": {"name": pathlib.Path(args.model).name},
+        **head("serving", args),
         "parallel": {name: value_of(flags, f"--{name}", 1) for name in ("tp", "pp", "dp")},
         "limits": {"max_num_seqs": value_of(flags, "--max-num-seqs", None), "max_num_batched_tokens": value_of(flags, "--max-num-batched-tokens", None)},
         "objectives_ms": {"ttft": args.ttft, "itl": args.itl},
@@ -82,7 +65,7 @@ def main():
         "arriving": arriving,
         "at_once": at_once,
     }
-    args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(args.json, result)
     failed = sum(part["requests"]["failed"] for part in (arriving, at_once) if part)
     if failed or restarts:
         raise SystemExit(f"{failed} requests failed, {restarts:.0f} device restarts")

@@ -1,18 +1,10 @@
 // The series of device groups and their ranks. Part of metrics' implementation.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "telemetry/metrics.hpp"
-
-namespace prometheus {
-class Counter;
-class Gauge;
-class Histogram;
-class Registry;
-} // namespace prometheus
+#include "telemetry/series.hpp"
 
 namespace troupe::telemetry {
 
@@ -35,7 +27,6 @@ struct group_series {
 };
 
 // By replica. Every series exists from the start.
-std::vector<group_series> add_group_series(prometheus::Registry& registry, const std::map<std::string, std::string>& model,
-                                           const group_shape& shape);
+std::vector<group_series> add_group_series(prometheus::Registry& registry, const label_map& model, const group_shape& shape);
 
 } // namespace troupe::telemetry

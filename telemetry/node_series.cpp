@@ -16,24 +16,20 @@ prometheus::Family<prometheus::Gauge>& gauges(prometheus::Registry& registry, co
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
 
-prometheus::Counter& counter(prometheus::Registry& registry, const char* name, const char* help, const prometheus::Labels& labels) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
-}
-
 } // namespace
 
-node_series::node_series(prometheus::Registry& registry, const prometheus::Labels& model)
+node_series::node_series(prometheus::Registry& registry, const label_map& model)
     : model_(model),
       up_(gauges(registry, "troupe_node_up", "1 while the machine belongs to the cluster, else 0.")),
       slots_(gauges(registry, "troupe_node_slots", "Ranks that the machine has room for.")),
       ranks_(gauges(registry, "troupe_node_ranks", "Slots of the machine that a group holds.")),
       leaving_(gauges(registry, "troupe_node_leaving", "1 while the machine waits for its ranks to go elsewhere, else 0.")),
       missing_(gauges(registry, "troupe_node_missing", "1 while the machine is gone without having asked to leave, else 0.")),
-      nodes_(gauges(registry, "troupe_nodes", "Nodes that belong to the cluster, without the head.").Add(model)),
-      joins_(counter(registry, "troupe_node_joins_total", "Nodes that joined.", model)),
-      drains_(counter(registry, "troupe_node_drains_total", "Nodes that asked to leave.", model)),
-      losses_(counter(registry, "troupe_node_losses_total", "Nodes that ended or were cut off.", model)),
-      refusals_(counter(registry, "troupe_node_refusals_total", "Connections and nodes that were not let in.", model)) {
+      nodes_(add_gauge(registry, "troupe_nodes", "Nodes that belong to the cluster, without the head.", model)),
+      joins_(add_counter(registry, "troupe_node_joins_total", "Nodes that joined.", model)),
+      drains_(add_counter(registry, "troupe_node_drains_total", "Nodes that asked to leave.", model)),
+      losses_(add_counter(registry, "troupe_node_losses_total", "Nodes that ended or were cut off.", model)),
+      refusals_(add_counter(registry, "troupe_node_refusals_total", "Connections and nodes that were not let in.", model)) {
   set(std::string(head_machine), {});
 }
 
@@ -41,8 +37,7 @@ node_series::one& node_series::find(const std::string& name) {
   const auto found = machines_.find(name);
   if (found != machines_.end()) return found->second;
   if (machines_.size() >= most_machines) forget_one();
-  auto labels = model_;
-  labels.emplace("node", name);
+  const label_map labels = with_label(model_, "node", name);
   return machines_[name] = {&up_.Add(labels), &slots_.Add(labels), &ranks_.Add(labels), &leaving_.Add(labels), &missing_.Add(labels)};
 }
 

@@ -7,11 +7,9 @@
 #include <string>
 
 #include "telemetry/metrics.hpp"
+#include "telemetry/series.hpp"
 
 namespace prometheus {
-class Counter;
-class Gauge;
-class Registry;
 template <typename T>
 class Family;
 } // namespace prometheus
@@ -22,7 +20,7 @@ namespace troupe::telemetry {
 // names are the operator's, and those of a fleet may never come back.
 class node_series {
  public:
-  node_series(prometheus::Registry& registry, const std::map<std::string, std::string>& model);
+  node_series(prometheus::Registry& registry, const label_map& model);
 
   void set(const std::string& name, const node_figures& now); // thread-safe
   void lost();
@@ -43,7 +41,7 @@ class node_series {
   one& find(const std::string& name);
   void forget_one();
 
-  const std::map<std::string, std::string> model_;
+  const label_map model_;
   prometheus::Family<prometheus::Gauge>&up_, &slots_, &ranks_, &leaving_, &missing_;
   prometheus::Gauge& nodes_;
   prometheus::Counter &joins_, &drains_, &losses_, &refusals_;

@@ -13,7 +13,7 @@
 #include "models/cpu_model.hpp"
 #include "models/group_executor.hpp"
 #include "tests/models/executor_testing.hpp"
-#include "transport/collective/tcp_group.hpp"
+#include "tests/transport/collective/tcp_threads.hpp"
 
 namespace troupe::test {
 
@@ -63,31 +63,23 @@ inline std::vector<float> group_logits(const model_weights& whole, group_shape s
   return logits;
 }
 
-// Ends of one group over TCP on loopback.
-inline std::vector<std::shared_ptr<communicator>> make_tcp_group(int size) {
+// Nothing where there is one rank.
+inline std::vector<std::shared_ptr<communicator>> join_by_tcp(int size) {
   std::vector<std::shared_ptr<communicator>> ends(static_cast<std::size_t>(size));
-  if (size == 1) return ends;
-  tcp_options options;
-  options.deadline = group_deadline;
-  tcp_rendezvous meeting(options);
-  std::vector<std::jthread> threads;
-  for (int rank = 1; rank < size; ++rank) {
-    threads.emplace_back([&, rank] { ends[static_cast<std::size_t>(rank)] = join_tcp_group(meeting.address(), rank, size, options); });
-  }
-  ends[0] = meeting.form(size);
+  if (size > 1) std::ranges::move(make_tcp_group(size, group_deadline), ends.begin());
   return ends;
 }
 
 inline std::vector<rank_context> make_tcp_ranks(group_shape shape) {
   std::vector<rank_context> ranks;
   for (int stage = 0; stage < shape.stages; ++stage) {
-    const auto peers = make_tcp_group(shape.tp_size);
+    const auto peers = join_by_tcp(shape.tp_size);
     for (int tp_rank = 0; tp_rank < shape.tp_size; ++tp_rank) {
       ranks.push_back({tp_rank, shape.tp_size, stage, shape.stages, peers[static_cast<std::size_t>(tp_rank)], nullptr});
     }
   }
   for (int tp_rank = 0; tp_rank < shape.tp_size; ++tp_rank) {
-    const auto column = make_tcp_group(shape.stages);
+    const auto column = join_by_tcp(shape.stages);
     for (int stage = 0; stage < shape.stages; ++stage) {
       ranks[static_cast<std::size_t>(stage * shape.tp_size + tp_rank)].pipeline = column[static_cast<std::size_t>(stage)];
     }

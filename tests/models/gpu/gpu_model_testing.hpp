@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/gpu_executor.hpp"
@@ -109,5 +111,50 @@ inline void expect_close(const prompt_report& got, const prompt_report& right, f
     break; // the texts part here
   }
 }
+
+// For what takes two.
+class gpu_pair_test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_count() < 2) GTEST_SKIP() << "fewer than two CUDA devices on this machine";
+  }
+  static tokens random_tokens(std::size_t count) { // of quick_config()'s vocabulary
+    std::mt19937 random(std::random_device{}());
+    tokens text;
+    for (std::size_t i = 0; i < count; ++i) text.push_back(static_cast<token_id>(random() % 1003));
+    return text;
+  }
+
+  struct asked_prompt {
+    tokens prompt;
+    std::size_t chunk;
+    prompt_report right;
+  };
+
+  // Short and long prompts, each in one chunk and in several, as one GPU answers them.
+  static std::vector<asked_prompt> ask(step_executor& one) {
+    std::vector<asked_prompt> all;
+    for (const std::size_t length : {1U, 17U, 200U}) {
+      for (const std::size_t chunk : {256U, 23U}) {
+        tokens prompt = random_tokens(length);
+        prompt_report right = report(one, prompt, chunk, 16);
+        all.push_back({std::move(prompt), chunk, std::move(right)});
+      }
+    }
+    return all;
+  }
+
+  // Two GPUs answer them alike; to the token where they are to be `equal`.
+  static void expect_same_answers(step_executor& two, const std::vector<asked_prompt>& all, float tolerance, bool equal) {
+    for (const asked_prompt& asked : all) {
+      SCOPED_TRACE(std::to_string(asked.prompt.size()) + " tokens in chunks of " + std::to_string(asked.chunk));
+      const prompt_report got = report(two, asked.prompt, asked.chunk, 16, 3, 9);
+      expect_close(got, asked.right, tolerance);
+      if (equal) {
+        EXPECT_EQ(got.drawn, asked.right.drawn);
+      }
+    }
+  }
+};
 
 } // namespace troupe::test

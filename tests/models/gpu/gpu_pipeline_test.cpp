@@ -37,11 +37,8 @@ TEST(gpu_stages, each_holds_its_layers_and_its_end_of_the_model) {
 }
 
 // A stage on a thread and GPU of its own.
-class gpu_pair_stages : public ::testing::Test {
+class gpu_pair_stages : public test::gpu_pair_test {
  protected:
-  void SetUp() override {
-    if (gpu_count() < 2) GTEST_SKIP() << "fewer than two CUDA devices on this machine";
-  }
   static std::unique_ptr<step_executor> make(const model_weights& whole, const gpu_executor_options& options) {
     return make_group_executor(make_local_ranks(1, 2, 30s), [&](const rank_context& rank) {
       gpu_executor_options mine = options;
@@ -49,12 +46,6 @@ class gpu_pair_stages : public ::testing::Test {
       return make_gpu_executor(whole, mine, join_gpus(rank, rank.stage, 5s));
     });
   }
-  tokens random_tokens(std::size_t count) {
-    tokens text;
-    for (std::size_t i = 0; i < count; ++i) text.push_back(static_cast<token_id>(random_() % 1003));
-    return text;
-  }
-  std::mt19937 random_{std::random_device{}()};
 };
 
 struct stages_case {
@@ -78,28 +69,8 @@ TEST_P(gpu_pair_stages_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
   options.type = p.type;
   options.graphs = p.graphs;
   if (p.plain) options = reference(options);
-  struct asked {
-    tokens prompt;
-    std::size_t chunk;
-    test::prompt_report right;
-  };
-  std::vector<asked> all;
-  {
-    const auto one = make_gpu_executor(whole, options);
-    for (const std::size_t length : {1U, 17U, 200U}) {
-      for (const std::size_t chunk : {256U, 23U}) {
-        const tokens prompt = random_tokens(length);
-        all.push_back({prompt, chunk, test::report(*one, prompt, chunk, 16)});
-      }
-    }
-  }
-  const auto two = make(whole, options);
-  for (const asked& a : all) {
-    SCOPED_TRACE(std::to_string(a.prompt.size()) + " tokens in chunks of " + std::to_string(a.chunk));
-    const test::prompt_report got = test::report(*two, a.prompt, a.chunk, 16, 3, 9);
-    test::expect_close(got, a.right, 1e-5F); // the same kernels on the same rows
-    EXPECT_EQ(got.drawn, a.right.drawn);
-  }
+  const auto right = ask(*make_gpu_executor(whole, options));
+  expect_same_answers(*make(whole, options), right, 1e-5F, true); // the same kernels on the same rows
 }
 
 INSTANTIATE_TEST_SUITE_P(models, gpu_pair_stages_model,

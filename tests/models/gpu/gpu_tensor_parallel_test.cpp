@@ -166,11 +166,8 @@ TEST_F(gpu_share_alone, a_group_of_one_computes_what_one_alone_does) {
 }
 
 // Two ranks on two threads, each with a GPU of its own.
-class gpu_pair : public ::testing::Test {
+class gpu_pair : public test::gpu_pair_test {
  protected:
-  void SetUp() override {
-    if (gpu_count() < 2) GTEST_SKIP() << "fewer than two CUDA devices on this machine";
-  }
   static gpu_executor_options on_gpu(gpu_executor_options options, const rank_context& rank) {
     options.device = rank.tp_rank;
     return options;
@@ -179,12 +176,6 @@ class gpu_pair : public ::testing::Test {
     return make_group_executor(make_local_ranks(2, 1, 30s), [&](const rank_context& rank) {
       return make_gpu_executor(whole, on_gpu(options, rank), join_gpus(rank, rank.tp_rank, 5s));
     });
-  }
-  static tokens random_tokens(std::size_t count) {
-    std::mt19937 random(std::random_device{}());
-    tokens text;
-    for (std::size_t i = 0; i < count; ++i) text.push_back(static_cast<token_id>(random() % 1003));
-    return text;
   }
 };
 
@@ -213,27 +204,8 @@ TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
   options.graphs = p.graphs;
   options.own_all_reduce = p.own_all_reduce;
   if (p.plain) options = reference(options);
-  const float tolerance = p.type == dtype::f16 ? 0.03F : 0.24F;
-  struct asked {
-    tokens prompt;
-    std::size_t chunk;
-    test::prompt_report right;
-  };
-  std::vector<asked> all;
-  {
-    const auto one = make_gpu_executor(whole, options);
-    for (const std::size_t length : {1U, 17U, 200U}) {
-      for (const std::size_t chunk : {256U, 23U}) {
-        const tokens prompt = random_tokens(length);
-        all.push_back({prompt, chunk, report(*one, prompt, chunk, 16)});
-      }
-    }
-  }
-  const auto two = make(whole, options);
-  for (const asked& a : all) {
-    SCOPED_TRACE(std::to_string(a.prompt.size()) + " tokens in chunks of " + std::to_string(a.chunk));
-    expect_close(report(*two, a.prompt, a.chunk, 16, 3, 9), a.right, tolerance);
-  }
+  const auto right = ask(*make_gpu_executor(whole, options));
+  expect_same_answers(*make(whole, options), right, p.type == dtype::f16 ? 0.03F : 0.24F, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,

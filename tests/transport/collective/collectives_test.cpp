@@ -1,7 +1,7 @@
 // What every kind of group promises.
 
 #include "tests/transport/collective/group_testing.hpp"
-#include "tests/transport/collective/tcp_testing.hpp"
+#include "tests/transport/collective/tcp_threads.hpp"
 #include "transport/collective/local_group.hpp"
 
 namespace troupe {

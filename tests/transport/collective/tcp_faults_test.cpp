@@ -4,7 +4,8 @@
 #include <thread>
 
 #include "tests/transport/collective/child_rank.hpp"
-#include "tests/transport/collective/tcp_testing.hpp"
+#include "tests/transport/collective/group_testing.hpp"
+#include "tests/transport/collective/tcp_threads.hpp"
 #include "transport/collective/tcp_wire.hpp"
 
 namespace troupe {

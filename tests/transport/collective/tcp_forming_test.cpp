@@ -7,7 +7,8 @@
 #include <stdexcept>
 
 #include "tests/transport/collective/child_rank.hpp"
-#include "tests/transport/collective/tcp_testing.hpp"
+#include "tests/transport/collective/group_testing.hpp"
+#include "tests/transport/collective/tcp_threads.hpp"
 #include "transport/collective/network_interface.hpp"
 #include "transport/collective/tcp_wire.hpp"
 

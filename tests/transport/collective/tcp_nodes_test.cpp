@@ -7,7 +7,8 @@
 #include <cstdlib>
 
 #include "tests/transport/collective/child_rank.hpp"
-#include "tests/transport/collective/tcp_testing.hpp"
+#include "tests/transport/collective/group_testing.hpp"
+#include "tests/transport/collective/tcp_threads.hpp"
 
 namespace troupe {
 namespace {
