@@ -329,6 +329,9 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   check(options);
   auto source = open_source(options);
   check_shards(source->config(), options.tensor_parallel_size, options.pipeline_parallel_size);
+  if (const std::string added = added_heads(source->config(), options.tensor_parallel_size); !added.empty()) {
+    spdlog::info("--tp {}: heads of zeros are added, {}", options.tensor_parallel_size, added);
+  }
   options.isolate_devices = head != nullptr || a_process_each(options, source->config());
   text_side text = load_text_side(*source);
   if (!text.templates) spdlog::warn("{}: no chat template; /v1/chat/completions will answer 400", options.model.string());

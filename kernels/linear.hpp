@@ -27,7 +27,7 @@ inline constexpr int packed_layout_version = 1;
 class linear {
  public:
   // Views must have equal columns; `biases` is empty or has one entry (maybe empty) per view. Throws std::invalid_argument otherwise.
-  // The weights are copied; `pool`, when given, shares that work.
+  // The weights are copied, with their padding; `pool`, when given, shares that work.
   explicit linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases = {}, thread_pool* pool = nullptr);
   // The same in memory of the caller's, which outlives the object.
   linear(std::span<const weight_view> views, std::span<const std::vector<float>> biases, thread_pool* pool, weight_place place);

@@ -40,7 +40,10 @@ class layout {
   }
   void note(const char* how, const weight_view& view, std::size_t at) {
     lines_ += std::string(how) + " " + std::string(traits(view.type).name) + " " + std::to_string(view.rows) + "x" +
-              std::to_string(view.columns) + " at " + std::to_string(at) + "\n";
+              std::to_string(view.columns) + " at " + std::to_string(at);
+    if (view.padding_rows != 0) lines_ += ", the last " + std::to_string(view.padding_rows) + " rows zeros";
+    if (view.padding_columns != 0) lines_ += ", the last " + std::to_string(view.padding_columns) + " columns zeros";
+    lines_ += "\n";
   }
 
   std::size_t used_ = 0;

@@ -6,23 +6,24 @@
 
 #include "core/error.hpp"
 #include "device/cuda/stream.hpp"
-#include "models/gpu_model.hpp"
+#include "models/gpu_weights.hpp"
 #include "models/shard.hpp"
 
 namespace troupe {
 
+namespace {
+
+constexpr std::int32_t width_block = 8; // what the kernels take no part of
+
+} // namespace
+
 model_config gpu_share(const model_config& whole, const rank_context& rank) {
-  if (rank.size() == 1) return whole;
-  model_config mine = shard_config(whole, rank);
-  const std::string unsupported = gpu_model::unsupported(mine);
-  if (!unsupported.empty()) throw load_error("--tp " + std::to_string(rank.tp_size) + ": in the share of a GPU, " + unsupported);
-  return mine;
+  return rank.size() == 1 ? whole : shard_config(whole, rank, width_block);
 }
 
 model_weights gpu_share(const model_weights& whole, const rank_context& rank) {
   if (rank.size() == 1) return whole;
-  model_weights mine = shard_weights(whole, rank);
-  mine.config = gpu_share(whole.config, rank);
+  model_weights mine = shard_weights(whole, rank, width_block);
   mine.config.output_bias = whole.config.output_bias && rank.tp_rank == 0;
   const gpu_ends ends = ends_of(whole.config, rank);
   mine.embedding = ends.embedding ? whole.embedding : weight_view{};

@@ -52,6 +52,10 @@ struct model_config {
   bool query_key_norm = false; // RMSNorm over each head's query and key before the rotation (Qwen3)
   std::optional<token_id> bos_token;
   std::vector<token_id> eos_tokens; // config.json and generation_config.json together
+  // Of a rank's part (models/shard.hpp): so many heads, KV heads and rows of gate and up, the last ones, are zeros. They add nothing.
+  std::int32_t padding_heads = 0;
+  std::int32_t padding_kv_heads = 0;
+  std::int32_t padding_width = 0;
 };
 
 // Vectors (norms, biases) are always f32. Optional ones are empty views or vectors.
@@ -70,8 +74,8 @@ struct layer_weights {
 
 // Where weights come from, for those who keep them beyond this process.
 struct weight_source {
-  std::string origin;          // the checkpoint's path, or what takes its place; empty: not known, and not to be kept
-  std::string identity;        // lines that tell these weights from others of that origin
+  std::string origin;                             // the checkpoint's path, or what takes its place; empty: not known, and not to be kept
+  std::string identity;                           // lines that tell these weights from others of that origin
   std::string part = "rank 0 of 1, stage 0 of 1"; // the rank's
   // Must be called before a matrix is read; more calls do nothing. Empty: the matrices can be read.
   std::function<void()> make;

@@ -23,15 +23,20 @@ vocab_slice slice_of_vocab(std::int32_t vocab, int tp_rank, int tp_size, std::in
 // Throws load_error, with the numbers, for a model that cannot be cut into tp_size x stages.
 void check_shards(const model_config& config, int tp_size, int stages);
 
-// The rank's own numbers of heads, KV heads, intermediate width and layers. What all ranks share stays as it is, vocab_size too.
-model_config shard_config(const model_config& whole, const rank_context& rank);
+// The rank's own numbers of heads, KV heads, intermediate width and layers: the same on all ranks of a stage, padding included. What all
+// ranks share stays as it is, vocab_size too. `block`, a power of two: of the intermediate width, so many cannot be parted.
+model_config shard_config(const model_config& whole, const rank_context& rank, std::int32_t block = 1);
+
+// What heads a cut over tp_size ranks adds, in words: "9 attention heads to 12, 3 KV heads to 4"; empty where they come out even.
+std::string added_heads(const model_config& whole, int tp_size);
 
 // The name of the rank's part: "rank 1 of 2, stage 0 of 1", as weight_source has it.
 std::string part_of(const rank_context& rank);
 
 // Views into the memory of `whole`, of which nothing else is touched: rows of q, k, v, gate and up, columns of output and down, the rank's
-// ids of embedding (on the first stage) and head (on the last one); what a rank lacks is an empty view. Its config is shard_config's.
+// ids of embedding (on the first stage) and head (on the last one); what a rank lacks is an empty view. Its config is shard_config's, and
+// what that says of padding is the views' padding: nowhere stored. Blocks of the down projection's type are not parted either.
 // Throws load_error, with the numbers, where columns of a quantised matrix cannot be cut at a block's border.
-model_weights shard_weights(const model_weights& whole, const rank_context& rank);
+model_weights shard_weights(const model_weights& whole, const rank_context& rank, std::int32_t block = 1);
 
 } // namespace troupe

@@ -30,6 +30,7 @@ model_weights widened(const model_weights& weights, std::int32_t threads, const 
       view.type = dtype::f32;
       view.data = reinterpret_cast<const std::byte*>(floats.data());
       view.stride = 0;
+      view.padding_rows = view.padding_columns = 0; // written down with the others
     }
   };
   {

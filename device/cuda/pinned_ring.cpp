@@ -47,6 +47,10 @@ void clear(const stream& on, std::byte* device, std::size_t bytes) {
   check(cudaMemsetAsync(device, 0, bytes, on.handle()), "cudaMemsetAsync");
 }
 
+void clear_columns(const stream& on, std::byte* device, std::size_t stride, std::size_t bytes, std::size_t rows) {
+  check(cudaMemset2DAsync(device, stride, 0, bytes, rows, on.handle()), "cudaMemset2DAsync");
+}
+
 void copy_across(const stream& on, std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on.handle()), "cudaMemcpyAsync");
 }

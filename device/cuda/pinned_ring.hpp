@@ -34,6 +34,8 @@ void copy_in(const stream& on, std::byte* device, const std::byte* pinned, std::
 void copy_out(const stream& on, std::byte* pinned, const std::byte* device, std::size_t bytes);
 // Fills device memory with zero bytes.
 void clear(const stream& on, std::byte* device, std::size_t bytes);
+// Of each of `rows` rows that begin `stride` bytes apart, the first `bytes`.
+void clear_columns(const stream& on, std::byte* device, std::size_t stride, std::size_t bytes, std::size_t rows);
 // From one place of device memory to another.
 void copy_across(const stream& on, std::byte* to, const std::byte* from, std::size_t bytes);
 

@@ -1,5 +1,7 @@
 #include "kernels/linear.hpp"
 
+#include <algorithm>
+
 #include "core/half.hpp"
 #include "kernels/linear/blocks.hpp"
 #include "kernels/linear/packed.hpp"
@@ -31,13 +33,16 @@ void linear::apply(thread_pool& pool, const float* x, std::int64_t x_stride, std
 }
 
 void dequantise_row(const weight_view& weight, std::int64_t row, float* out) {
+  const std::int64_t stored = weight.stored_columns(row);
+  std::fill(out + stored, out + weight.columns, 0.0F);
+  if (stored == 0) return;
   const std::byte* const from = weight.row(row);
   if (!is_quantised(weight.type)) {
-    detail::read_floats(weight.type, from, 0, weight.columns, out);
+    detail::read_floats(weight.type, from, 0, stored, out);
     return;
   }
   const detail::block_shape shape = detail::shape_of(weight.type);
-  for (std::int64_t b = 0; b < weight.columns / 32; ++b) {
+  for (std::int64_t b = 0; b < stored / 32; ++b) {
     const detail::block32 block = detail::read_block(weight.type, from, b);
     const float scale = half_to_float(block.scale);
     const float minimum =

@@ -117,19 +117,21 @@ void packed_matrix::pack_panel(const weight_view& view, std::int64_t index, unsi
   unsigned char* const scales = to + at_.scales_offset + offset * at_.scales_stride;
   const std::int64_t first = index * at_.panel_rows;
   const std::int64_t present = std::min(at_.panel_rows, rows_ - first);
-  if (present < at_.panel_rows) {
+  if (present < at_.panel_rows || view.stored_columns(first + present - 1) < view.columns) { // bytes of zero are weights of zero
     std::memset(weights, 0, at_.weights_stride);
     std::memset(scales, 0, at_.scales_stride);
   }
   const block_shape shape = shape_of(type_);
   for (int row = 0; row < present; ++row) {
+    const std::int64_t columns = view.stored_columns(first + row);
+    if (columns == 0) continue;
     const std::byte* const from = view.row(first + row);
     if (type_ == dtype::f32) {
-      pack_plain<std::uint32_t>(from, view.columns, row, weights);
+      pack_plain<std::uint32_t>(from, columns, row, weights);
     } else if (!is_quantised(type_)) {
-      pack_plain<std::uint16_t>(from, view.columns, row, weights);
+      pack_plain<std::uint16_t>(from, columns, row, weights);
     } else {
-      for (std::int64_t block = 0; block < view.columns / 32; ++block) {
+      for (std::int64_t block = 0; block < columns / 32; ++block) {
         const block32 unpacked = read_block(type_, from, block);
         pack_quants(shape.bits, unpacked.quants, weights + block * packed_quant_bytes(shape.bits) + 4 * row);
         pack_scales(shape, unpacked, block, row, scales);

@@ -302,6 +302,46 @@ TEST_P(linear_kernels, ZerosAndVanishingActivationsGiveZeroOrNearIt) {
   }
 }
 
+// A view of `stored` rows and columns of `wide` with padding, and the same matrix with its zeros written down.
+struct padded_weight {
+  padded_weight(const test::stored_weight& wide, shape stored, std::int64_t padding_rows, std::int64_t padding_columns) {
+    const dtype type = wide.view.type;
+    const std::int64_t rows = stored.rows + padding_rows, columns = stored.columns + padding_columns;
+    view = {type,         rows,           columns, wide.view.data, row_bytes(type, static_cast<std::size_t>(wide.view.columns)),
+            padding_rows, padding_columns};
+    const std::size_t width = row_bytes(type, static_cast<std::size_t>(columns));
+    written.bytes.resize(static_cast<std::size_t>(rows) * width);
+    for (std::int64_t r = 0; r < stored.rows; ++r) {
+      std::copy_n(wide.view.row(r), row_bytes(type, static_cast<std::size_t>(stored.columns)),
+                  written.bytes.begin() + r * static_cast<std::ptrdiff_t>(width));
+    }
+    written.view = {type, rows, columns, written.bytes.data()};
+  }
+
+  weight_view view;
+  test::stored_weight written;
+};
+
+TEST_P(linear_kernels, PaddingThatIsNowhereStoredIsZeros) {
+  thread_pool pool(2);
+  for (dtype type : test::all_types) {
+    const std::int64_t block = is_quantised(type) ? scale_group(type) : 5;
+    const auto wide = random_weight(type, 40, 4 * block, random_);
+    for (const auto& [rows, columns] : {std::pair{0, 0}, {19, 0}, {0, 2}, {30, 1}, {40, 3}}) { // of padding; columns in blocks
+      const padded_weight padded(wide, {40 - rows, (3 - columns) * block}, rows, columns * block);
+      const auto x = random_floats(static_cast<std::size_t>(9 * padded.view.columns), 1.0F, random_);
+      const detail::packed_linear op({&padded.view, 1}, {}, set_, &pool), expected({&padded.written.view, 1}, {}, set_, &pool);
+      EXPECT_EQ(run(op, pool, x, 9), run(expected, pool, x, 9)) << label(set_, type) << " " << rows << " " << columns;
+      std::vector<float> row(static_cast<std::size_t>(padded.view.columns), poison), zeros = row;
+      for (std::int64_t r = 0; r < padded.view.rows; ++r) {
+        dequantise_row(padded.view, r, row.data());
+        dequantise_row(padded.written.view, r, zeros.data());
+        EXPECT_EQ(row, zeros) << label(set_, type) << " " << rows << " " << columns;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EverySupportedSet, linear_kernels,
                          ::testing::ValuesIn(detail::supported_kernels().begin(), detail::supported_kernels().end()),
                          [](const auto& param) { return std::string(param.param->name); });

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "models/drafting_executor.hpp"
+#include "models/group_executor.hpp"
 #include "tests/device/keeper/keeper_testing.hpp"
 #include "tests/models/executor_testing.hpp"
 
@@ -98,6 +99,24 @@ TEST_F(kept_weights, of_dummies_are_not_made_again) {
   EXPECT_EQ(generated(*make_cpu_executor(planned, options())), expected);
   const auto whole = std::make_shared<const model_weights>(make_dummy_weights(config, dtype::f32, 1));
   EXPECT_EQ(generated(*make_cpu_executor(whole, test::small_options())), expected);
+}
+
+TEST_F(kept_weights, of_ranks_with_padding_are_computed_with_as_if_they_had_been_loaded) {
+  model_config config = open_checkpoint(test::model_folder("llama3-gqa"))->config();
+  config.num_heads = 9;
+  config.num_kv_heads = 3;
+  cpu_executor_options keeping = options();
+  keeping.keep->log = [](const std::string&) {}; // of two threads
+  const auto generated_by_two = [&](const std::shared_ptr<const model_weights>& weights, const cpu_executor_options& how) {
+    return generated(*make_cpu_group_executor(weights, how, 2, 1, std::chrono::seconds(20)));
+  };
+  const auto plan = [&] { return std::make_shared<model_weights>(plan_dummy_weights(config, dtype::f16, 1)); };
+  const test::tokens expected = generated_by_two(plan(), test::small_options());
+  EXPECT_EQ(generated_by_two(plan(), keeping), expected);
+  const auto planned = plan();
+  planned->source.make = [] { FAIL() << "matrices were made that are kept"; };
+  EXPECT_EQ(generated_by_two(planned, keeping), expected);
+  EXPECT_EQ(keeper::query(keeper_.at)->handed_out, 2U);
 }
 
 TEST_F(kept_weights, of_a_draft_model_have_a_region_of_their_own) {

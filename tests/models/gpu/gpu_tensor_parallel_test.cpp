@@ -73,10 +73,8 @@ TEST(gpu_share, what_cannot_be_shared_is_refused_with_the_numbers) {
       for (const std::string& word : words) EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
     }
   };
-  model_config config = pair_config();
-  config.intermediate_size = 328;
-  refused(config, place(1, 2), {"--tp 2", "intermediate_size 164"});
-  refused(pair_config(), place(0, 4), {"6 attention heads", "4"});
+  refused(pair_config(), place(0, 3), {"2 KV heads", "3"});
+  refused(pair_config(), place(0, 8), {"6 attention heads", "8"});
   rank_context stage = place(0, 1);
   stage.stages = 4;
   refused(pair_config(), stage, {"3 layers", "4 pipeline stages"});
@@ -183,7 +181,8 @@ struct pair_case {
   const char* name;
   dtype type = dtype::f16;
   bool biases = false, head_norm = false, window = false, tied = false, plain = false, graphs = true, own_all_reduce = true;
-  std::int32_t kv_heads = 2;
+  std::int32_t kv_heads = 2, heads = 6, width = 336;
+  bool batch_invariant = false;
 };
 
 std::string label(const ::testing::TestParamInfo<pair_case>& info) { return info.param.name; }
@@ -194,6 +193,8 @@ TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
   const pair_case& p = GetParam();
   model_config config = pair_config();
   config.num_kv_heads = p.kv_heads;
+  config.num_heads = p.heads;
+  config.intermediate_size = p.width;
   config.query_key_value_bias = config.output_bias = p.biases;
   config.query_key_norm = p.head_norm;
   config.tied_head = p.tied;
@@ -203,24 +204,34 @@ TEST_P(gpu_pair_model, scores_and_greedy_tokens_are_those_of_one_gpu) {
   options.type = p.type;
   options.graphs = p.graphs;
   options.own_all_reduce = p.own_all_reduce;
+  options.batch_invariant = p.batch_invariant;
   if (p.plain) options = reference(options);
   const auto right = ask(*make_gpu_executor(whole, options));
   expect_same_answers(*make(whole, options), right, p.type == dtype::f16 ? 0.03F : 0.24F, false);
 }
 
-INSTANTIATE_TEST_SUITE_P(models, gpu_pair_model,
-                         ::testing::Values(pair_case{.name = "f16"}, pair_case{.name = "bf16", .type = dtype::bf16},
-                                           pair_case{.name = "biases", .biases = true}, pair_case{.name = "head_norm", .head_norm = true},
-                                           pair_case{.name = "repeated_kv_head", .window = true, .tied = true, .kv_heads = 1},
-                                           pair_case{.name = "without_graphs", .graphs = false},
-                                           pair_case{.name = "sums_by_nccl", .own_all_reduce = false},
-                                           pair_case{.name = "reference", .biases = true, .plain = true}),
-                         label);
+INSTANTIATE_TEST_SUITE_P(
+    models, gpu_pair_model,
+    ::testing::Values(pair_case{.name = "f16"}, pair_case{.name = "bf16", .type = dtype::bf16}, pair_case{.name = "biases", .biases = true},
+                      pair_case{.name = "head_norm", .head_norm = true},
+                      pair_case{.name = "repeated_kv_head", .window = true, .tied = true, .kv_heads = 1},
+                      pair_case{.name = "without_graphs", .graphs = false}, pair_case{.name = "sums_by_nccl", .own_all_reduce = false},
+                      pair_case{.name = "reference", .biases = true, .plain = true},
+                      pair_case{.name = "odd_heads", .biases = true, .kv_heads = 3, .heads = 9, .width = 328},
+                      pair_case{.name = "odd_heads_bf16", .type = dtype::bf16, .kv_heads = 3, .heads = 9},
+                      pair_case{.name = "odd_heads_norm", .head_norm = true, .window = true, .kv_heads = 5, .heads = 5},
+                      pair_case{.name = "odd_heads_reference", .plain = true, .kv_heads = 3, .heads = 9},
+                      pair_case{.name = "odd_heads_without_graphs", .graphs = false, .kv_heads = 3, .heads = 9},
+                      pair_case{.name = "odd_heads_batch_invariant", .biases = true, .kv_heads = 3, .heads = 9, .batch_invariant = true},
+                      pair_case{.name = "odd_queries_of_a_repeated_head", .kv_heads = 1, .heads = 7, .width = 328}),
+    label);
 
 TEST_F(gpu_pair, long_prompts_in_two_parts_score_as_on_one_gpu) {
-  for (const bool own : {true, false}) {
-    SCOPED_TRACE(own ? "sums by copies" : "sums by NCCL");
+  for (const auto& [own, kv_heads] : {std::pair{true, 2}, {false, 2}, {true, 3}}) {
+    SCOPED_TRACE(std::string(own ? "sums by copies" : "sums by NCCL") + ", " + std::to_string(kv_heads) + " KV heads");
     long_prompts work(own ? 2048 : 8192);
+    work.config.num_kv_heads = kv_heads;
+    work.config.num_heads = 3 * kv_heads;
     work.options.own_all_reduce = own;
     const model_weights whole = make_dummy_weights(work.config, dtype::f32, std::random_device{}());
     std::vector<test::prompt_report> right;
@@ -237,6 +248,29 @@ TEST_F(gpu_pair, long_prompts_in_two_parts_score_as_on_one_gpu) {
     }
     EXPECT_EQ(work.mixed(*two), beside);
     EXPECT_EQ(beside.size(), 9U);
+  }
+}
+
+// The small model of deploy/fetch_model.sh: nine heads, three KV heads, for two GPUs.
+TEST_F(gpu_pair, the_real_model_says_what_it_says_on_one_gpu) {
+  const char* const path = std::getenv("TROUPE_TEST_GGUF");
+  if (path == nullptr) GTEST_SKIP() << "TROUPE_TEST_GGUF is not set";
+  const model_weights whole = open_checkpoint(path)->load();
+  gpu_executor_options options = test::small_gpu_options();
+  options.max_model_len = 512;
+  for (const bool invariant : {false, true}) {
+    options.batch_invariant = invariant;
+    std::vector<tokens> prompts;
+    std::vector<test::prompt_report> right;
+    {
+      const auto one = make_gpu_executor(whole, options);
+      for (const std::size_t length : {1U, 9U, 40U, 120U}) {
+        prompts.push_back(random_tokens(length));
+        right.push_back(report(*one, prompts.back(), 256, 32));
+      }
+    }
+    const auto two = make(whole, options);
+    for (std::size_t i = 0; i < prompts.size(); ++i) expect_close(report(*two, prompts[i], 256, 32, 3, 9), right[i], 0.05F);
   }
 }
 
