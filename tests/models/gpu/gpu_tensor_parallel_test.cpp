@@ -251,29 +251,6 @@ TEST_F(gpu_pair, long_prompts_in_two_parts_score_as_on_one_gpu) {
   }
 }
 
-// The small model of deploy/fetch_model.sh: nine heads, three KV heads, for two GPUs.
-TEST_F(gpu_pair, the_real_model_says_what_it_says_on_one_gpu) {
-  const char* const path = std::getenv("TROUPE_TEST_GGUF");
-  if (path == nullptr) GTEST_SKIP() << "TROUPE_TEST_GGUF is not set";
-  const model_weights whole = open_checkpoint(path)->load();
-  gpu_executor_options options = test::small_gpu_options();
-  options.max_model_len = 512;
-  for (const bool invariant : {false, true}) {
-    options.batch_invariant = invariant;
-    std::vector<tokens> prompts;
-    std::vector<test::prompt_report> right;
-    {
-      const auto one = make_gpu_executor(whole, options);
-      for (const std::size_t length : {1U, 9U, 40U, 120U}) {
-        prompts.push_back(random_tokens(length));
-        right.push_back(report(*one, prompts.back(), 256, 32));
-      }
-    }
-    const auto two = make(whole, options);
-    for (std::size_t i = 0; i < prompts.size(); ++i) expect_close(report(*two, prompts[i], 256, 32, 3, 9), right[i], 0.05F);
-  }
-}
-
 TEST_F(gpu_pair, a_batch_draws_what_each_sequence_draws_alone) {
   const model_weights whole = make_dummy_weights(pair_config(), dtype::f32, 7);
   const auto two = make(whole, test::small_gpu_options());
