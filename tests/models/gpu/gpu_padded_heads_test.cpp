@@ -2,7 +2,9 @@
 #include <cstring>
 
 #include "core/half.hpp"
+#include "device/cuda/memory.hpp"
 #include "device/cuda/pinned_ring.hpp"
+#include "device/cuda/stream.hpp"
 #include "models/gpu_rank.hpp"
 #include "models/gpu_weight_layout.hpp"
 #include "tests/models/gpu/gpu_model_testing.hpp"
