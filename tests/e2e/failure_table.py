@@ -17,6 +17,7 @@ import sys
 import time
 
 import netns
+from faults import MemoryGroup
 from load import Load, undisturbed
 from server import Watch, split_flags
 from worlds import LocalWorld, NodesWorld
@@ -72,6 +73,7 @@ def strike(world, fault, expected, randomness):
     time.sleep(randomness.uniform(0, 0.3))
     victim = world.pick(randomness, sorted(set(it.replica_of.values())))
     restarts, places = it.restarts(), world.where(victim.replica)
+    busy = world.own_seconds(victim.replica)
     watch = Watch(it.server, "device lost", seconds=30) if fault.losses else None
     struck = time.monotonic()
     struck = fault.strike(world, victim) or struck
@@ -81,15 +83,20 @@ def strike(world, fault, expected, randomness):
         fault.heal(world, victim)
     it.load.join()
     world.settle()
+    more = [after - before for before, after in zip(busy, world.own_seconds(victim.replica))]
     formed = [after - before for before, after in zip(restarts, it.restarts())]
-    replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica or 0
+    replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica
     resumed = it.next_event(it.streams_of(replica), noticed) if noticed else None
+    mine = formed[replica] if any(formed) else 0
     return {
+        "victim": victim,
         "noticed": noticed and noticed - struck,
         "resumed": resumed and resumed - struck,
         "moved": bool(fault.of_node and any(formed) and victim.machine not in world.where(replica) and victim.machine in places),
-        "restarts": formed.pop(replica),
-        "restarts elsewhere": sum(formed),
+        "restarts": mine,
+        "restarts elsewhere": sum(formed) - mine,
+        "named": victim.rank is not None and more[victim.rank] == max(more) > 0,
+        "silence": it.longest_silence(it.streams_of(replica), struck),
         "silence elsewhere": it.longest_silence(it.streams_of(replica, others=True), struck),
         "errors": it.load.errors,
         "differ": it.load.differing(expected),
@@ -112,15 +119,36 @@ def broken_promises(fault, done):
         yield f"the group formed anew so often: {[r['restarts'] for r in done]}"
     if total["restarts elsewhere"]:
         yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
+    if fault.slow and all(r["victim"].rank is not None for r in done) and sum(r["named"] for r in done) < len(done) - max(1, len(done) // 5):
+        yield f"the metrics name others: {[r['named'] for r in done]}"
+
+
+COLUMNS = [
+    "fault",
+    "times",
+    "noticed after",
+    "next token after",
+    "moved to a spare",
+    "groups formed anew",
+    "requests lost",
+    "tokens that differ",
+    "longest silence of its streams",
+    "of another group's",
+]
 
 
 def row(fault, done):
-    moved = f"{sum(r['moved'] for r in done)}" if fault.of_node and fault.losses else "-"
-    return (
-        f"| {fault.name} | {len(done)} | {spread([r['noticed'] for r in done])} | {spread([r['resumed'] for r in done])} | {moved} "
-        f"| {sum(r['restarts'] + r['restarts elsewhere'] for r in done):.0f} | {sum(len(r['errors']) for r in done)} | {sum(r['differ'] for r in done)} "
-        f"| {spread([r['silence elsewhere'] for r in done])} |"
-    )
+    def total(key):
+        return sum(r[key] for r in done)
+
+    cells = [fault.name, len(done), spread([r["noticed"] for r in done]), spread([r["resumed"] for r in done])]
+    cells += [total("moved") if fault.of_node and fault.losses else "-", int(total("restarts") + total("restarts elsewhere"))]
+    cells += [sum(len(r["errors"]) for r in done), total("differ"), spread([r["silence"] for r in done]), spread([r["silence elsewhere"] for r in done])]
+    return cells
+
+
+def print_row(cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
 
 
 def undisturbed_silence(world, rounds):
@@ -138,16 +166,34 @@ def make_table(world, args, expected):
     randomness = random.Random(args.seed)
     broken = []
     quiet = undisturbed_silence(world, min(args.rounds, 5))
-    print("| fault | times | noticed after | next token after | moved to a spare | groups formed anew | requests lost | tokens that differ | longest silence of another group's stream |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print_row(COLUMNS)
+    print_row(["---"] * len(COLUMNS))
+    named = []
     for fault in world.faults:
         if args.only not in fault.name:
             continue
         done = [strike(world, fault, expected, randomness) for _ in range(args.rounds)]
-        print(row(fault, done), flush=True)
+        print_row(row(fault, done))
         broken += [f"{fault.name}: {what}" for what in broken_promises(fault, done)]
+        if fault.slow and done[0]["victim"].rank is not None:
+            named.append(f"{fault.name}: {sum(r['named'] for r in done)} of {len(done)} times")
     print(f"\nMedians (longest). The longest silence of any stream while nothing happens: {quiet}.")
+    if named:
+        print("The metrics name who was slow:", "; ".join(named))
     return broken
+
+
+def measure(args, flags):
+    if args.nodes:
+        netns.enter()
+        flags = flags or ["--pp", "2", "--dp", "2"]
+        expected = undisturbed(args.troupe, args.model, "--device", "cpu", *flags, max_tokens=MAX_TOKENS)
+        world = NodesWorld(args.troupe, args.model, flags, args.nodes, args.slots)
+    else:
+        expected = undisturbed(args.troupe, args.model, *flags, max_tokens=MAX_TOKENS)
+        world = LocalWorld(args.troupe, args.model, flags)
+    with world.running():
+        return make_table(world, args, expected)
 
 
 def main():
@@ -162,16 +208,11 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args(own)
-    if args.nodes:
-        netns.enter()
-        flags = flags or ["--pp", "2", "--dp", "2"]
-        expected = undisturbed(args.troupe, args.model, "--device", "cpu", *flags, max_tokens=MAX_TOKENS)
-        world = NodesWorld(args.troupe, args.model, flags, args.nodes, args.slots)
-    else:
-        expected = undisturbed(args.troupe, args.model, *flags, max_tokens=MAX_TOKENS)
-        world = LocalWorld(args.troupe, args.model, flags)
-    with world.running():
-        broken = make_table(world, args, expected)
+    try:
+        broken = measure(args, flags)
+    finally:
+        if not netns.inside():
+            MemoryGroup.remove_leftovers()
     if args.check and broken:
         raise SystemExit("\n".join(broken))
 

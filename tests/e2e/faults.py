@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 
+import netns
+
 PAUSES = 12  # of a slow one: it runs for a fifth of the time, for three seconds
 PAUSE_S = 0.2  # shorter than the silence that counts as a loss
 BETWEEN_S = 0.05
@@ -31,11 +33,14 @@ def slow_down(pids):
 class MemoryGroup:
     """A control group whose processes get no more memory: the kernel kills the first one that asks for a page. It is gone at the end."""
 
+    root = pathlib.Path("/sys/fs/cgroup")
+    first = (root / "memory").is_dir()  # version 1 of control groups
+    folder = root / "memory" if first else root
+    limit, events = ("memory.limit_in_bytes", "memory.oom_control") if first else ("memory.max", "memory.events")
+    prefix = "troupe-test-"  # and who made it
+
     def __init__(self):
-        root = pathlib.Path("/sys/fs/cgroup")
-        first = (root / "memory").is_dir()  # version 1 of control groups
-        self.limit, self.events = ("memory.limit_in_bytes", "memory.oom_control") if first else ("memory.max", "memory.events")
-        self.path = (root / "memory" if first else root) / f"troupe-test-{random.SystemRandom().getrandbits(64):x}"
+        self.path = self.folder / f"{self.prefix}{netns.outer_pid()}"
 
     def __enter__(self):
         self.path.mkdir()
@@ -44,12 +49,26 @@ class MemoryGroup:
 
     def __exit__(self, *_):
         for pid in (self.path / "cgroup.procs").read_text().split():  # it was not killed
-            (self.path.parent / "cgroup.procs").write_text(pid)
+            (self.folder / "cgroup.procs").write_text(pid)
+        self.remove(self.path)
+
+    @staticmethod
+    def remove(path):
         for _ in range(500):  # the kernel lets go of a process a moment after its end
-            with contextlib.suppress(OSError):
-                return self.path.rmdir()
-            time.sleep(0.01)
-        raise AssertionError(f"{self.path} is still in use")
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    return path.rmdir()
+                except OSError:
+                    time.sleep(0.01)
+        raise AssertionError(f"{path} is still in use")
+
+    @classmethod
+    def remove_leftovers(cls):
+        """Of this run, and of others that were killed; to be called outside of the namespaces, where all processes can be seen."""
+        for path in cls.folder.glob(cls.prefix + "*"):
+            maker = path.name.removeprefix(cls.prefix)
+            if maker == str(os.getpid()) or not pathlib.Path("/proc", maker).exists():
+                cls.remove(path)
 
     def take(self, pid):
         (self.path / "cgroup.procs").write_text(str(pid))
@@ -118,10 +137,11 @@ def signalled(number):
 class Fault:
     """`strike(world, victim)` does it, and returns when it happened if that was later. `heal`, if any, makes it good a while later."""
 
-    def __init__(self, name, strike, heal=None, losses=1, of_node=False):
+    def __init__(self, name, strike, heal=None, losses=1, of_node=False, slow=False):
         self.name, self.strike, self.heal = name, strike, heal
         self.losses = losses  # how often the victim's group may form anew; 0: nobody may notice
         self.of_node = of_node
+        self.slow = slow  # the metrics can tell who it was
 
 
 OUT_OF_MEMORY = Fault("rank out of memory (killed by the kernel: its control group has no page left)", run_out_of_memory)
@@ -132,7 +152,7 @@ RANK_FAULTS = [
     Fault("rank's device fails (its process crashes: SIGSEGV)", signalled(signal.SIGSEGV)),
     OUT_OF_MEMORY,
     Fault("rank killed, and one of the next group while that starts", kill_again, losses=2),
-    Fault("rank slow (a fifth of its speed for 3 s)", lambda w, v: slow_down([v.pid]), losses=0),
+    Fault("rank slow (a fifth of its speed for 3 s)", lambda w, v: slow_down([v.pid]), losses=0, slow=True),
 ]
 
 NODE_FAULTS = [
@@ -140,6 +160,6 @@ NODE_FAULTS = [
     Fault("node frozen with its ranks, thawed", lambda w, v: w.signal_node(v, signal.SIGSTOP), lambda w, v: w.thaw_node(v), of_node=True),
     Fault("node cut off, and healed", lambda w, v: w.network.cut(v.machine), lambda w, v: w.heal_node(v), of_node=True),
     Fault(f"node cut off for {BLINK_S} s", lambda w, v: w.blink(v, BLINK_S), losses=0, of_node=True),
-    Fault("node slow (a fifth of its speed for 3 s)", lambda w, v: slow_down(w.pids_of_node(v)), losses=0, of_node=True),
+    Fault("node slow (a fifth of its speed for 3 s)", lambda w, v: slow_down(w.pids_of_node(v)), losses=0, of_node=True, slow=True),
     Fault(f"node's network slow ({NARROW_KBIT} kbit/s for 3 s)", lambda w, v: w.squeeze(v, NARROW_KBIT, 3), losses=0, of_node=True),
 ]

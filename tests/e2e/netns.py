@@ -7,8 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
-INSIDE = "TROUPE_TEST_IN_NAMESPACES"  # set in the environment of the test that runs there
+OUTER = "TROUPE_TEST_OUTER_PID"  # in the environment of the test that runs there: of the process that started it
 HEAD = "10.213.77.1"
 
 
@@ -21,11 +22,20 @@ def run(*words):
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
+def inside():
+    return OUTER in os.environ
+
+
+def outer_pid():
+    """Of this run: unlike that of any other one."""
+    return int(os.environ.get(OUTER, os.getpid()))
+
+
 def enter():
     """Returns in the namespaces alone; outside, runs this program there and exits with its code."""
-    if os.environ.get(INSIDE):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if inside():
         run("mount", "-t", "tmpfs", "tmpfs", "/run")  # where `ip netns` keeps names
+        tempfile.tempdir = "/run"
         run("ip", "link", "set", "lo", "up")
         return
     if os.geteuid() != 0:
@@ -40,12 +50,12 @@ def enter():
         skip(f"no namespaces here: {failure.stderr.strip()}")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
-    inside = subprocess.Popen([*words, sys.executable, *sys.argv], env={**os.environ, INSIDE: "1"})
+    test = subprocess.Popen([*words, sys.executable, *sys.argv], env={**os.environ, OUTER: str(os.getpid())})
     try:
-        raise SystemExit(inside.wait())
+        raise SystemExit(test.wait())
     finally:
-        inside.kill()  # unshare, which ends all that is inside
-        inside.wait()
+        test.kill()  # unshare, which ends all that is in there
+        test.wait()
 
 
 class Network:

@@ -44,7 +44,7 @@ class LocalWorld:
 
     def pick(self, randomness, replicas):
         """A rank of one of `replicas`, if it can be told."""
-        return Victim(randomness.choice(self.pids()))
+        return Victim(randomness.choice(self.pids()), replica=0 if self.replicas == 1 else None)
 
     def signal_rank(self, victim, number):
         send_all([victim.pid], number)
@@ -54,6 +54,12 @@ class LocalWorld:
 
     def count(self, name, replica):
         return self.server.metric(name, f'replica="{replica}"')
+
+    def own_seconds(self, replica):
+        """Of each of its ranks: time of steps that it did not wait for others in."""
+        name = "troupe_rank_{}".format
+        labels = [f'rank="{rank}",replica="{replica}"' for rank in range(self.group_size)]
+        return [self.server.metric(name("step_seconds_sum"), x) - self.server.metric(name("collective_wait_seconds_total"), x) for x in labels]
 
     def is_whole(self):
         return self.server.metric("troupe_group_up") == self.replicas and len(self.pids()) == self.group_size * self.replicas
