@@ -17,7 +17,7 @@ import sys
 import time
 
 import netns
-from faults import MemoryGroup
+from faults import OUT_OF_MEMORY, MemoryGroup, memory_can_be_limited
 from load import Load, undisturbed
 from server import Watch, split_flags
 from worlds import LocalWorld, NodesWorld
@@ -73,7 +73,7 @@ def strike(world, fault, expected, randomness):
     time.sleep(randomness.uniform(0, 0.3))
     victim = world.pick(randomness, sorted(set(it.replica_of.values())))
     restarts, places = it.restarts(), world.where(victim.replica)
-    busy = world.own_seconds(victim.replica)
+    late = world.late_seconds(victim.replica)
     watch = Watch(it.server, "device lost", seconds=30) if fault.losses else None
     struck = time.monotonic()
     struck = fault.strike(world, victim) or struck
@@ -83,7 +83,7 @@ def strike(world, fault, expected, randomness):
         fault.heal(world, victim)
     it.load.join()
     world.settle()
-    more = [after - before for before, after in zip(busy, world.own_seconds(victim.replica))]
+    more = [after - before for before, after in zip(late, world.late_seconds(victim.replica))]
     formed = [after - before for before, after in zip(restarts, it.restarts())]
     replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica
     resumed = it.next_event(it.streams_of(replica), noticed) if noticed else None
@@ -108,6 +108,11 @@ def spread(values):
     return f"{statistics.median(values):.2f} s ({max(values):.2f} s)" if values else "-"
 
 
+def can_be_named(fault, done):
+    """By the metrics, as the slow one; which rank was struck is known too."""
+    return fault.slow and all(r["victim"].rank is not None for r in done)
+
+
 def broken_promises(fault, done):
     total = {key: sum(r[key] for r in done) for key in ("differ", "restarts", "restarts elsewhere")}
     errors = [text for r in done for text in r["errors"]]
@@ -119,7 +124,7 @@ def broken_promises(fault, done):
         yield f"the group formed anew so often: {[r['restarts'] for r in done]}"
     if total["restarts elsewhere"]:
         yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
-    if fault.slow and all(r["victim"].rank is not None for r in done) and sum(r["named"] for r in done) < len(done) - max(1, len(done) // 5):
+    if can_be_named(fault, done) and len(done) >= 10 and 2 * sum(r["named"] for r in done) < len(done):
         yield f"the metrics name others: {[r['named'] for r in done]}"
 
 
@@ -172,10 +177,13 @@ def make_table(world, args, expected):
     for fault in world.faults:
         if args.only not in fault.name:
             continue
+        if fault is OUT_OF_MEMORY and not memory_can_be_limited():
+            print(f"left out, for no memory control group can be made here: {fault.name}", file=sys.stderr)
+            continue
         done = [strike(world, fault, expected, randomness) for _ in range(args.rounds)]
         print_row(row(fault, done))
         broken += [f"{fault.name}: {what}" for what in broken_promises(fault, done)]
-        if fault.slow and done[0]["victim"].rank is not None:
+        if can_be_named(fault, done):
             named.append(f"{fault.name}: {sum(r['named'] for r in done)} of {len(done)} times")
     print(f"\nMedians (longest). The longest silence of any stream while nothing happens: {quiet}.")
     if named:

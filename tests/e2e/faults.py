@@ -120,7 +120,7 @@ def run_out_of_memory(world, victim):
 def kill_again(world, victim):
     """And another rank of the group that takes its place, while that starts."""
     before = world.pids()
-    world.signal_rank(victim, signal.SIGKILL)
+    send_all([victim.pid], signal.SIGKILL)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         fresh = [pid for pid in world.pids() if pid not in before]
@@ -131,7 +131,7 @@ def kill_again(world, victim):
 
 
 def signalled(number):
-    return lambda world, victim: world.signal_rank(victim, number)
+    return lambda world, victim: send_all([victim.pid], number)
 
 
 class Fault:

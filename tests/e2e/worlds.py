@@ -7,7 +7,7 @@ import tempfile
 import time
 
 from cluster import Cluster, Node
-from faults import NODE_FAULTS, OUT_OF_MEMORY, RANK_FAULTS, memory_can_be_limited, send_all
+from faults import NODE_FAULTS, RANK_FAULTS, send_all
 from netns import Network, certify
 from server import Server, children_of
 
@@ -25,9 +25,10 @@ class Victim:
 class LocalWorld:
     """A server and its ranks; nothing can happen to a machine."""
 
+    faults = RANK_FAULTS
+
     def __init__(self, program, model, flags):
         self.server = Server(program, model, *FLAGS, *flags)
-        self.faults = RANK_FAULTS if memory_can_be_limited() else [f for f in RANK_FAULTS if f is not OUT_OF_MEMORY]
 
     @contextlib.contextmanager
     def running(self):
@@ -46,20 +47,20 @@ class LocalWorld:
         """A rank of one of `replicas`, if it can be told."""
         return Victim(randomness.choice(self.pids()), replica=0 if self.replicas == 1 else None)
 
-    def signal_rank(self, victim, number):
-        send_all([victim.pid], number)
-
     def where(self, replica):
         return []
 
     def count(self, name, replica):
         return self.server.metric(name, f'replica="{replica}"')
 
-    def own_seconds(self, replica):
-        """Of each of its ranks: time of steps that it did not wait for others in."""
-        name = "troupe_rank_{}".format
-        labels = [f'rank="{rank}",replica="{replica}"' for rank in range(self.group_size)]
-        return [self.server.metric(name("step_seconds_sum"), x) - self.server.metric(name("collective_wait_seconds_total"), x) for x in labels]
+    def late_seconds(self, replica):
+        """Of each of its ranks: by how much it was late; where a rank is a stage by itself, time of steps that it did not wait for others in."""
+
+        def each(name):
+            return [self.server.metric(f"troupe_rank_{name}", f'rank="{rank}",replica="{replica}"') for rank in range(self.group_size)]
+
+        late = each("lag_seconds_total")
+        return late if any(late) else [step - wait for step, wait in zip(each("step_seconds_sum"), each("collective_wait_seconds_total"))]
 
     def is_whole(self):
         return self.server.metric("troupe_group_up") == self.replicas and len(self.pids()) == self.group_size * self.replicas
@@ -79,6 +80,8 @@ class LocalWorld:
 class NodesWorld(LocalWorld):
     """A head without slots and nodes with `slots` each, under mutual TLS; as many machines as network namespaces."""
 
+    faults = RANK_FAULTS + NODE_FAULTS
+
     def __init__(self, program, model, flags, nodes, slots):
         self.program, self.slots = program, slots
         self.network = Network([f"n{i}" for i in range(nodes)])
@@ -86,7 +89,6 @@ class NodesWorld(LocalWorld):
         self.flags_of = certify(self.folder.name, ["head", *self.network.names])
         shape = ["--slots", "0", "--nodes", str(nodes), *FLAGS, *flags]
         self.server = Cluster(program, model, *shape, *self.flags_of("head"), listen=f"{self.network.bridge}:0", start_nodes=self.start_nodes)
-        self.faults = (RANK_FAULTS if memory_can_be_limited() else [f for f in RANK_FAULTS if f is not OUT_OF_MEMORY]) + NODE_FAULTS
 
     def make_node(self, name, address):
         return Node(self.program, address, "--slots", str(self.slots), *self.flags_of(name), name=name, prefix=self.network.prefix(name))
