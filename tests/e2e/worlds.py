@@ -2,12 +2,13 @@
 import contextlib
 import dataclasses
 import os
+import pathlib
 import signal
 import tempfile
 import time
 
 from cluster import Cluster, Node
-from faults import NODE_FAULTS, RANK_FAULTS, send_all
+from faults import NODE_FAULTS, OUT_OF_MEMORY, RANK_FAULTS, send_all
 from netns import Network, certify
 from server import Server, children_of
 
@@ -25,10 +26,10 @@ class Victim:
 class LocalWorld:
     """A server and its ranks; nothing can happen to a machine."""
 
-    faults = RANK_FAULTS
-
     def __init__(self, program, model, flags):
         self.server = Server(program, model, *FLAGS, *flags)
+        on_gpu = "cpu" not in flags and pathlib.Path("/dev/nvidiactl").exists()  # which gives memory once, at the start
+        self.faults = [f for f in RANK_FAULTS if not (on_gpu and f is OUT_OF_MEMORY)]
 
     @contextlib.contextmanager
     def running(self):
