@@ -11,6 +11,7 @@ Prints a Markdown table. With --check it fails where a promise of docs/reliabili
 differs from an undisturbed server's, a group formed anew that was not struck, or oftener than it was.
 """
 import argparse
+import math
 import random
 import statistics
 import sys
@@ -74,7 +75,8 @@ def strike(world, fault, expected, randomness):
     victim = world.pick(randomness, sorted(set(it.replica_of.values())))
     restarts, places = it.restarts(), world.where(victim.replica)
     late = world.late_seconds(victim.replica)
-    watch = Watch(it.server, "device lost", seconds=30) if fault.losses else None
+    least, most = fault.losses
+    watch = Watch(it.server, "device lost", seconds=30 if least else 3) if most else None
     struck = time.monotonic()
     struck = fault.strike(world, victim) or struck
     noticed = watch.wait() if watch else None
@@ -118,9 +120,10 @@ def broken_promises(fault, done):
     errors = [text for r in done for text in r["errors"]]
     if errors or total["differ"]:
         yield f"requests lost: {errors}; tokens that differ: {total['differ']}"
-    if fault.losses and any(r["noticed"] is None or r["noticed"] > DETECTION_LIMIT_S for r in done):
+    least, most = fault.losses
+    if any((r["noticed"] or (math.inf if least else 0)) > DETECTION_LIMIT_S for r in done):
         yield f"not noticed within {DETECTION_LIMIT_S} s: {[r['noticed'] for r in done]}"
-    if any(not min(fault.losses, 1) <= r["restarts"] <= fault.losses for r in done):
+    if any(not least <= r["restarts"] <= most for r in done):
         yield f"the group formed anew so often: {[r['restarts'] for r in done]}"
     if total["restarts elsewhere"]:
         yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
@@ -147,7 +150,7 @@ def row(fault, done):
         return sum(r[key] for r in done)
 
     cells = [fault.name, len(done), spread([r["noticed"] for r in done]), spread([r["resumed"] for r in done])]
-    cells += [total("moved") if fault.of_node and fault.losses else "-", int(total("restarts") + total("restarts elsewhere"))]
+    cells += [total("moved") if fault.of_node and fault.losses[1] else "-", int(total("restarts") + total("restarts elsewhere"))]
     cells += [sum(len(r["errors"]) for r in done), total("differ"), spread([r["silence"] for r in done]), spread([r["silence elsewhere"] for r in done])]
     return cells
 

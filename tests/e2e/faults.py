@@ -137,9 +137,9 @@ def signalled(number):
 class Fault:
     """`strike(world, victim)` does it, and returns when it happened if that was later. `heal`, if any, makes it good a while later."""
 
-    def __init__(self, name, strike, heal=None, losses=1, of_node=False, slow=False):
+    def __init__(self, name, strike, heal=None, losses=(1, 1), of_node=False, slow=False):
         self.name, self.strike, self.heal = name, strike, heal
-        self.losses = losses  # how often the victim's group may form anew; 0: nobody may notice
+        self.losses = losses  # how often the victim's group must form anew at least, and may at most
         self.of_node = of_node
         self.slow = slow  # the metrics can tell who it was
 
@@ -151,15 +151,16 @@ RANK_FAULTS = [
     Fault("rank frozen (SIGSTOP)", signalled(signal.SIGSTOP)),
     Fault("rank's device fails (its process crashes: SIGSEGV)", signalled(signal.SIGSEGV)),
     OUT_OF_MEMORY,
-    Fault("rank killed, and one of the next group while that starts", kill_again, losses=2),
-    Fault("rank slow (a fifth of its speed for 3 s)", lambda w, v: slow_down([v.pid]), losses=0, slow=True),
+    Fault("rank killed, and one of the next group while that starts", kill_again, losses=(1, 2)),
+    Fault("rank slow (a fifth of its speed for 3 s)", lambda w, v: slow_down([v.pid]), losses=(0, 0), slow=True),
 ]
 
 NODE_FAULTS = [
     Fault("node killed (SIGKILL), started again", lambda w, v: w.kill_node(v), lambda w, v: w.start_node(v), of_node=True),
     Fault("node frozen with its ranks, thawed", lambda w, v: w.signal_node(v, signal.SIGSTOP), lambda w, v: w.thaw_node(v), of_node=True),
     Fault("node cut off, and healed", lambda w, v: w.network.cut(v.machine), lambda w, v: w.heal_node(v), of_node=True),
-    Fault(f"node cut off for {BLINK_S} s", lambda w, v: w.blink(v, BLINK_S), losses=0, of_node=True),
-    Fault("node slow (a fifth of its speed for 3 s)", lambda w, v: slow_down(w.pids_of_node(v)), losses=0, of_node=True, slow=True),
-    Fault(f"node's network slow ({NARROW_KBIT} kbit/s for 3 s)", lambda w, v: w.squeeze(v, NARROW_KBIT, 3), losses=0, of_node=True),
+    Fault(f"node cut off for {BLINK_S} s", lambda w, v: w.blink(v, BLINK_S), losses=(0, 0), of_node=True),
+    Fault("node cut off for 0.4 to 1.0 s, which may be noticed or not", lambda w, v: w.blink(v, random.uniform(0.4, 1.0)), losses=(0, 1), of_node=True),
+    Fault("node slow (a fifth of its speed for 3 s)", lambda w, v: slow_down(w.pids_of_node(v)), losses=(0, 0), of_node=True, slow=True),
+    Fault(f"node's network slow ({NARROW_KBIT} kbit/s for 3 s)", lambda w, v: w.squeeze(v, NARROW_KBIT, 3), losses=(0, 0), of_node=True),
 ]
