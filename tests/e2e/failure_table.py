@@ -141,7 +141,7 @@ COLUMNS = [
     "requests lost",
     "tokens that differ",
     "longest silence of its streams",
-    "of another group's",
+    "longest silence of another group's",
 ]
 
 

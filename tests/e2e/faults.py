@@ -37,6 +37,7 @@ class MemoryGroup:
     first = (root / "memory").is_dir()  # version 1 of control groups
     folder = root / "memory" if first else root
     limit, events = ("memory.limit_in_bytes", "memory.oom_control") if first else ("memory.max", "memory.events")
+    swap = "memory.swappiness" if first else "memory.swap.max"
     prefix = "troupe-test-"  # and who made it
 
     def __init__(self):
@@ -44,7 +45,13 @@ class MemoryGroup:
 
     def __enter__(self):
         self.path.mkdir()
-        (self.path / self.limit).write_text("65536")
+        try:
+            (self.path / self.limit).write_text("65536")
+            with contextlib.suppress(OSError):  # where swapping is left out of the kernel
+                (self.path / self.swap).write_text("0")
+        except OSError:
+            self.path.rmdir()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -55,11 +62,12 @@ class MemoryGroup:
     @staticmethod
     def remove(path):
         for _ in range(500):  # the kernel lets go of a process a moment after its end
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    return path.rmdir()
-                except OSError:
-                    time.sleep(0.01)
+            try:
+                return path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.01)
         raise AssertionError(f"{path} is still in use")
 
     @classmethod
