@@ -56,8 +56,9 @@ class Round:
     def restarts(self):
         return [self.world.count("troupe_group_restarts_total", r) for r in range(self.world.replicas)]
 
-    def streams_of(self, replica, others=False):
-        return [i for i, at in self.replica_of.items() if (at == replica) != others]
+    def streams_of(self, replica):
+        """All, where it is not known which replica was meant."""
+        return [i for i, at in self.replica_of.items() if replica in (at, None)]
 
     def longest_silence(self, streams, since=0.0):
         """Seconds between two events of one stream that ends after `since`."""
@@ -88,7 +89,9 @@ def strike(world, fault, expected, randomness):
     more = [after - before for before, after in zip(late, world.late_seconds(victim.replica))]
     formed = [after - before for before, after in zip(restarts, it.restarts())]
     replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica
-    resumed = it.next_event(it.streams_of(replica), noticed) if noticed else None
+    struck_streams = it.streams_of(replica)
+    other_streams = [i for i in it.replica_of if i not in struck_streams]
+    resumed = it.next_event(struck_streams, noticed) if noticed else None
     mine = formed[replica] if any(formed) else 0
     return {
         "victim": victim,
@@ -98,8 +101,8 @@ def strike(world, fault, expected, randomness):
         "restarts": mine,
         "restarts elsewhere": sum(formed) - mine,
         "named": victim.rank is not None and more[victim.rank] == max(more) > 0,
-        "silence": it.longest_silence(it.streams_of(replica), struck),
-        "silence elsewhere": it.longest_silence(it.streams_of(replica, others=True), struck),
+        "silence": it.longest_silence(struck_streams, struck),
+        "silence elsewhere": it.longest_silence(other_streams, struck),
         "errors": it.load.errors,
         "differ": it.load.differing(expected),
     }
