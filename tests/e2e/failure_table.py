@@ -75,7 +75,7 @@ def strike(world, fault, expected, randomness):
     time.sleep(randomness.uniform(0, 0.3))
     victim = world.pick(randomness, sorted(set(it.replica_of.values())))
     restarts, places = it.restarts(), world.where(victim.replica)
-    late = world.late_seconds(victim.replica)
+    busy, said = world.own_seconds(victim.replica), len(it.server.text())
     least, most = fault.losses
     watch = Watch(it.server, "device lost", seconds=30 if least else 3) if most else None
     struck = time.monotonic()
@@ -86,7 +86,7 @@ def strike(world, fault, expected, randomness):
         fault.heal(world, victim)
     it.load.join()
     world.settle()
-    more = [after - before for before, after in zip(late, world.late_seconds(victim.replica))]
+    more = [after - before for before, after in zip(busy, world.own_seconds(victim.replica))]
     formed = [after - before for before, after in zip(restarts, it.restarts())]
     replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica
     struck_streams = it.streams_of(replica)
@@ -99,8 +99,9 @@ def strike(world, fault, expected, randomness):
         "resumed": resumed and resumed - struck,
         "moved": bool(fault.of_node and any(formed) and victim.machine not in world.where(replica) and victim.machine in places),
         "restarts": mine,
+        "losses": [line for line in it.server.text()[said:].splitlines() if " lost" in line],
         "restarts elsewhere": sum(formed) - mine,
-        "named": victim.rank is not None and more[victim.rank] == max(more) > 0,
+        "named": more[victim.rank] == max(more) > 0 if fault.slow and victim.rank is not None and world.tells_who_is_slow() else None,
         "silence": it.longest_silence(struck_streams, struck),
         "silence elsewhere": it.longest_silence(other_streams, struck),
         "errors": it.load.errors,
@@ -113,11 +114,6 @@ def spread(values):
     return f"{statistics.median(values):.2f} s ({max(values):.2f} s)" if values else "-"
 
 
-def can_be_named(fault, done):
-    """By the metrics, as the slow one; which rank was struck is known too."""
-    return fault.slow and all(r["victim"].rank is not None for r in done)
-
-
 def broken_promises(fault, done):
     total = {key: sum(r[key] for r in done) for key in ("differ", "restarts", "restarts elsewhere")}
     errors = [text for r in done for text in r["errors"]]
@@ -127,10 +123,10 @@ def broken_promises(fault, done):
     if any((r["noticed"] or (math.inf if least else 0)) > DETECTION_LIMIT_S for r in done):
         yield f"not noticed within {DETECTION_LIMIT_S} s: {[r['noticed'] for r in done]}"
     if any(not least <= r["restarts"] <= most for r in done):
-        yield f"the group formed anew so often: {[r['restarts'] for r in done]}"
+        yield f"the group formed anew so often: {[r['restarts'] for r in done]}: {[r['losses'] for r in done]}"
     if total["restarts elsewhere"]:
         yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
-    if can_be_named(fault, done) and len(done) >= 10 and 2 * sum(r["named"] for r in done) < len(done):
+    if len(done) >= 10 and 2 * sum(r["named"] is not False for r in done) < len(done):
         yield f"the metrics name others: {[r['named'] for r in done]}"
 
 
@@ -189,7 +185,7 @@ def make_table(world, args, expected):
         done = [strike(world, fault, expected, randomness) for _ in range(args.rounds)]
         print_row(row(fault, done))
         broken += [f"{fault.name}: {what}" for what in broken_promises(fault, done)]
-        if can_be_named(fault, done):
+        if done[0]["named"] is not None:
             named.append(f"{fault.name}: {sum(r['named'] for r in done)} of {len(done)} times")
     print(f"\nMedians (longest). The longest silence of any stream while nothing happens: {quiet}.")
     if named:

@@ -97,7 +97,7 @@ class Network:
 
     def narrow(self, name, kilobits):
         """No more than that a second, each way."""
-        limit = ["root", "tbf", "rate", f"{kilobits}kbit", "burst", "4kb", "latency", "5s"]
+        limit = ["root", "tbf", "rate", f"{kilobits}kbit", "burst", "4kb", "latency", "300ms"]
         run("tc", "qdisc", "add", "dev", self.cable(name), *limit)
         run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *limit)
 

@@ -54,14 +54,17 @@ class LocalWorld:
     def count(self, name, replica):
         return self.server.metric(name, f'replica="{replica}"')
 
-    def late_seconds(self, replica):
-        """Of each of its ranks: by how much it was late; where a rank is a stage by itself, time of steps that it did not wait for others in."""
+    def own_seconds(self, replica):
+        """Of each of its ranks: time of steps that it did not wait for others in."""
 
         def each(name):
             return [self.server.metric(f"troupe_rank_{name}", f'rank="{rank}",replica="{replica}"') for rank in range(self.group_size)]
 
-        late = each("lag_seconds_total")
-        return late if any(late) else [step - wait for step, wait in zip(each("step_seconds_sum"), each("collective_wait_seconds_total"))]
+        return [step - wait for step, wait in zip(each("step_seconds_sum"), each("collective_wait_seconds_total"))]
+
+    def tells_who_is_slow(self):
+        """Not where ranks of a stage meet in collectives all the time: whoever is stopped in one looks like one that waits."""
+        return self.server.metric("troupe_rank_lag_seconds_total") == 0
 
     def is_whole(self):
         return self.server.metric("troupe_group_up") == self.replicas and len(self.pids()) == self.group_size * self.replicas
