@@ -99,7 +99,7 @@ void node_is_ready(self_pointer self, const node_ready& ready) {
   auto& node = s.nodes.at(*number);
   node.now = phase::member;
   node.slots = std::clamp(ready.slots, 1, kMostSlots);
-  s.shared->slots->add(*number, node.slots);
+  s.shared->slots->add(*number, node.about.name, node.slots);
   s.shared->log("node " + node.about.name + " joined: " + std::to_string(node.slots) + " slot(s) at " + node.about.address + ", " +
                 ready.device + ", " + std::to_string(node.about.memory_bytes >> 20) + " MiB of memory free");
   show(self, *number, node);

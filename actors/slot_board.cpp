@@ -1,17 +1,20 @@
 #include "actors/slot_board.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "telemetry/metrics.hpp"
 
 namespace troupe::actors {
 
 slot_board::slot_board(std::int32_t tp, std::int32_t stages, std::int32_t local_slots, std::int32_t least_nodes)
     : tp_(tp), stages_(stages), awaited_(least_nodes) {
-  if (local_slots > 0) machines_[this_machine] = {local_slots, false};
+  if (local_slots > 0) machines_[this_machine] = {std::string(telemetry::head_machine), local_slots, false};
 }
 
-void slot_board::add(node_number node, std::int32_t slots) {
+void slot_board::add(node_number node, std::string name, std::int32_t slots) {
   const std::lock_guard lock(mutex_);
-  machines_[node] = {slots, false};
+  machines_[node] = {std::move(name), slots, false};
   if (awaited_ > 0) --awaited_;
 }
 
@@ -96,6 +99,19 @@ std::int32_t slot_board::slots_in_all() const {
   std::int32_t count = 0;
   for (const auto& [node, at] : machines_) count += at.leaving ? 0 : at.slots;
   return count;
+}
+
+std::string slot_board::where_is(std::int32_t replica) const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  const auto held = held_.find(replica);
+  if (held == held_.end()) return text;
+  for (std::size_t rank = 0; rank < held->second.size(); ++rank) {
+    const auto at = machines_.find(held->second[rank].node);
+    text += (rank > 0 ? ", rank " : "rank ") + std::to_string(rank) + " on " +
+            (at == machines_.end() ? "a machine that has gone" : at->second.name);
+  }
+  return text;
 }
 
 } // namespace troupe::actors

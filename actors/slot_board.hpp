@@ -19,7 +19,7 @@ class slot_board {
   // Of groups that are all alike. Nothing is placed before `least_nodes` other machines have joined, counted once.
   slot_board(std::int32_t tp, std::int32_t stages, std::int32_t local_slots, std::int32_t least_nodes);
 
-  void add(node_number node, std::int32_t slots);
+  void add(node_number node, std::string name, std::int32_t slots);
   void remove(node_number node);      // lost or gone; its slots go with it
   void set_leaving(node_number node); // nobody gets its slots any more; who holds them keeps them
 
@@ -33,12 +33,14 @@ class slot_board {
   bool waits(std::int32_t replica) const;
   bool has(node_number node) const;
   bool is_leaving(node_number node) const;
-  std::int32_t used(node_number node) const; // slots that are held
-  std::int32_t slots_in_all() const;         // of machines that stay
+  std::int32_t used(node_number node) const;        // slots that are held
+  std::int32_t slots_in_all() const;                // of machines that stay
+  std::string where_is(std::int32_t replica) const; // "rank 0 on a, rank 1 on b"; empty while it holds no slots
   std::int32_t ranks_of_group() const { return tp_ * stages_; }
 
  private:
   struct machine {
+    std::string name;
     std::int32_t slots = 0;
     bool leaving = false;
   };

@@ -177,6 +177,13 @@ void rendezvous_is_known(self_pointer self, const group_rendezvous& at) {
   std::for_each(s.seats.begin() + 1, s.seats.end(), [self](rank_seat& seat) { tell_place(self, seat); });
 }
 
+// In a cluster, where its ranks are: metrics name ranks by their numbers.
+void tell_of_group(const supervisor_state& s, bool kv_kept) {
+  std::string line = s.generation == 1 ? "up" : kv_kept ? "up again, with its KV cache" : "up again";
+  if (s.shared->slots) line += ": " + s.shared->slots->where_is(s.replica);
+  if (s.shared->slots || s.generation > 1) s.shared->log(replica_prefix(s) + line);
+}
+
 void group_is_up(self_pointer self, const executor_info& info) {
   auto& s = self->state;
   if (!s.info) s.info = info;
@@ -186,7 +193,7 @@ void group_is_up(self_pointer self, const executor_info& info) {
   s.shared->health.group_up(s.replica, true);
   s.shared->parts.metrics->set_ready(s.shared->health.accepts());
   const bool kv_kept = std::all_of(s.seats.begin(), s.seats.end(), [](const rank_seat& seat) { return seat.kv_kept; });
-  if (s.generation > 1) s.shared->log(replica_prefix(s) + (kv_kept ? "up again, with its KV cache" : "up again"));
+  tell_of_group(s, kv_kept);
   std::vector<device_actor> devices;
   for (const rank_seat& seat : s.seats) devices.push_back(seat.device);
   self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, kv_kept, std::move(devices));

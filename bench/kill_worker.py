@@ -14,8 +14,7 @@ import threading
 import time
 
 from measured_server import argument_parser, head, read_arguments, write  # makes tests/e2e importable
-from failure_table import LogWatch
-from server import Server
+from server import Server, Watch
 
 
 class Load:
@@ -76,12 +75,10 @@ def measure(args):
         for round_number in range(args.kills):
             workers = sorted(server.children())
             load = Load(server, args.streams, args.tokens)
-            watch = LogWatch(server)
-            watching = threading.Thread(target=lambda: noticed.append(watch.wait(60)))
-            watching.start()
+            watch = Watch(server, "device lost")
             struck = load.run(lambda: os.kill(workers[round_number % len(workers)], signal.SIGKILL))
-            watching.join()
-            noticed[-1] = noticed[-1] and noticed[-1] - struck
+            seen = watch.wait()
+            noticed.append(seen and seen - struck)
             lost += load.lost
             seconds.append(load.silence_after(struck))
             print(f"kill {round_number + 1} of {args.kills}: noticed after {noticed[-1]} s, next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)

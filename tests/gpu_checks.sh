@@ -64,12 +64,12 @@ for type in f16 bf16; do
   text "text-$type" 1 120 $type
   for other in cpu fused prefill; do layers "layers-$type-$other" $type $other; done
 done
-step faults 1 150 e2e/failure_table.py "$troupe" "$model" --rounds 2 --check -- \
+step faults 1 150 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 --check -- \
   --isolate-devices --batch-invariant --device cuda --kv-cache-memory 2GiB
 gtest models-2 2 180 models_gpu_tests "$pairs"
 gtest collective-2 2 90 transport_collective_gpu_tests '*pair*'
 for type in f16 bf16; do text "text-2-$type" 2 120 $type; done
-step faults-2 2 200 e2e/failure_table.py "$troupe" "$model" --rounds 2 --check -- \
+step faults-2 2 200 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 --check -- \
   --tp 2 --batch-invariant --device cuda --kv-cache-memory 2GiB
 step racecheck 1 500 compute-sanitizer --tool racecheck --error-exitcode 9 "$build/tests/kernels_gpu_tests" --gtest_filter='rows/*logits*'
 

@@ -93,14 +93,17 @@ TEST(slot_board, replicas_never_share_a_slot_and_give_theirs_back) {
   EXPECT_FALSE(board.claim(1));
   EXPECT_TRUE(board.waits(1));
   EXPECT_FALSE(board.waits(0));
-  board.add(1, 2);
+  board.add(1, "node-1", 2);
   EXPECT_TRUE(board.waits(1)) << "until it has claimed again";
   const auto second = board.claim(1);
   ASSERT_TRUE(second);
   EXPECT_FALSE(board.waits(1));
   EXPECT_EQ(nodes_of(*second), (std::vector<node_number>{1, 1}));
   EXPECT_EQ(board.used(1), 2);
+  EXPECT_EQ(board.where_is(0), "rank 0 on head, rank 1 on head");
+  EXPECT_EQ(board.where_is(1), "rank 0 on node-1, rank 1 on node-1");
   board.release(0);
+  EXPECT_EQ(board.where_is(0), "");
   EXPECT_EQ(board.used(this_machine), 0);
   EXPECT_TRUE(board.could_claim(2));
 }
@@ -115,12 +118,12 @@ TEST(slot_board, a_claim_stands_in_place_of_the_one_before) {
 
 TEST(slot_board, who_leaves_gets_no_more_ranks_and_keeps_those_it_has) {
   slot_board board(1, 1, 0, 0);
-  board.add(1, 1);
+  board.add(1, "node-1", 1);
   ASSERT_TRUE(board.claim(0));
   board.set_leaving(1);
   EXPECT_EQ(board.used(1), 1);
   EXPECT_FALSE(board.could_claim(0));
-  board.add(2, 1);
+  board.add(2, "node-2", 1);
   ASSERT_TRUE(board.claim(0));
   EXPECT_EQ(board.used(1), 0);
   EXPECT_EQ(board.used(2), 1);
@@ -128,9 +131,10 @@ TEST(slot_board, who_leaves_gets_no_more_ranks_and_keeps_those_it_has) {
 
 TEST(slot_board, a_machine_that_is_lost_takes_its_slots_along) {
   slot_board board(1, 1, 0, 0);
-  board.add(1, 4);
+  board.add(1, "node-1", 4);
   board.remove(1);
   EXPECT_FALSE(board.claim(0));
+  EXPECT_EQ(board.where_is(0), "");
   EXPECT_EQ(board.slots_in_all(), 0);
   EXPECT_TRUE(board.waits(0));
   board.release(0);
@@ -140,9 +144,9 @@ TEST(slot_board, a_machine_that_is_lost_takes_its_slots_along) {
 TEST(slot_board, nothing_is_placed_before_all_awaited_machines_came_once) {
   slot_board board(1, 1, 4, 2);
   EXPECT_FALSE(board.claim(0));
-  board.add(1, 1);
+  board.add(1, "node-1", 1);
   EXPECT_FALSE(board.claim(0));
-  board.add(2, 1);
+  board.add(2, "node-2", 1);
   EXPECT_TRUE(board.claim(0));
   board.remove(1);
   EXPECT_TRUE(board.claim(0)) << "they are awaited at the start alone";

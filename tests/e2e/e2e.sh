@@ -21,10 +21,10 @@ case $2 in
   upgrade) python3 upgrade.py "$troupe" "$model" ;;
   kept_kv) python3 kept_kv.py "$troupe" "$model" ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
-  failure_table) python3 failure_table.py "$troupe" "$model" --rounds 2 --check ;;
+  failure_table) python3 failure_table.py "$troupe" "$model" --nodes 0 --rounds 1 --check -- --tp 3 --isolate-devices ;;
+  failure_table_nodes) python3 failure_table.py "$troupe" "$model" --rounds 1 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
   nodes) python3 nodes.py "$troupe" "$model" ;;
-  nodes_netns) python3 nodes_netns.py "$troupe" "$model" ;;
   leftovers) python3 leftovers.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
   soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;

@@ -1,218 +1,228 @@
 #!/usr/bin/env python3
-"""Strikes one rank of a group of devices in mid-stream, again and again, and measures what clients and operators see of it.
+"""Strikes ranks and nodes in mid-stream, again and again, each time another one at another moment, and measures what clients and operators see.
 
-Prints a Markdown table: how long until the server says that the group is lost, how long until the next token, requests lost, and tokens that
-differ from an undisturbed run. With --check it fails where the promises of docs/reliability.md are broken.
+usage: failure_table.py TROUPE MODEL [--nodes 5] [--slots 1] [--rounds 20] [--only WORDS] [--check] [-- FLAGS OF SERVE]
 
-usage: failure_table.py TROUPE MODEL [--rounds 20] [--check] [-- FLAGS OF SERVE]      (default flags: --tp 3 --isolate-devices)
+A head and so many nodes with so many slots each, every node in a network namespace of its own, all under mutual TLS on the CPU; needs root, and
+exits with 77 (skipped) where there are no namespaces. Default flags: --pp 2 --dp 2, which leave one node of five as a spare.
+With --nodes 0 one server alone, anywhere, whose ranks are struck: the flags must make it a process per rank (--isolate-devices, --device cuda).
+
+Prints a Markdown table. With --check it fails where a promise of docs/reliability.md is broken: a loss noticed late, a request lost, a token that
+differs from an undisturbed server's, a group formed anew that was not struck, or oftener than it was.
 """
 import argparse
-import os
+import math
 import random
-import re
-import signal
 import statistics
 import sys
-import threading
 import time
 
-from server import Server
+import netns
+from faults import OUT_OF_MEMORY, MemoryGroup, memory_can_be_limited
+from load import Load, undisturbed
+from server import Watch, split_flags
+from worlds import LocalWorld, NodesWorld
 
-CASES = [
-    {"prompt": "The history of the lighthouse begins", "temperature": 0},
-    {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7},
-    {"prompt": "def fibonacci(n):", "temperature": 1.2, "seed": 99, "top_p": 0.9},
-    {"prompt": "List of colours: red, green,", "temperature": 0, "repetition_penalty": 1.2},
-]
-MAX_TOKENS = 64
+MAX_TOKENS = 128
 DETECTION_LIMIT_S = 2.0
 
 
-def kill(pid):
-    os.kill(pid, signal.SIGKILL)
-
-
-def freeze(pid):
-    os.kill(pid, signal.SIGSTOP)
-
-
-def crash(pid):
-    os.kill(pid, signal.SIGSEGV)
-
-
-def slow_down(pid):
-    """Runs for a fifth of the time, for three seconds; each pause is shorter than the silence that counts as a loss."""
-    for _ in range(12):
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.2)
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.05)
-
-
-def kill_again(server, pid):
-    """And another rank of the group that takes its place, while that starts."""
-    before = server.children()
-    kill(pid)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        fresh = [p for p in server.children() if p not in before]
-        if len(fresh) == len(before):
-            return kill(fresh[-1])
-        time.sleep(0.002)
-
-
-# name, what strikes, whether the group is lost by it
-FAULTS = [
-    ("killed (SIGKILL: by hand, or by the kernel for want of memory)", lambda server, pid: kill(pid), True),
-    ("frozen (SIGSTOP)", lambda server, pid: freeze(pid), True),
-    ("device fault (the rank's process crashes)", lambda server, pid: crash(pid), True),
-    ("killed, and a rank of the next group while that starts", kill_again, True),
-    ("slow (a fifth of its speed for 3 s)", lambda server, pid: slow_down(pid), False),
-]
-
-
 class Round:
-    """All cases as streams at once; `strike` is called in mid-stream."""
+    """One load, and what happened to it."""
 
-    def __init__(self, server):
-        self.server = server
-        self.texts = [None] * len(CASES)
-        self.errors = 0
-        self.moments = []  # of events, over all streams
-        self.lock = threading.Lock()
-        self.begun = threading.Event()
+    def __init__(self, world):
+        self.world = world
+        self.server = world.server
+        self.load = Load(self.server, MAX_TOKENS)
+        self.replica_of = {}  # of each stream
 
-    def ask(self, i):
-        joined = {}
+    def start(self):
+        before = self.sequences()
 
-        def on_event(event):
-            with self.lock:
-                self.moments.append(time.monotonic())
-                if len(self.moments) >= 5 * len(CASES):
-                    self.begun.set()
-            return False
+        def find_replica(i):
+            nonlocal before
+            deadline = time.monotonic() + 10
+            while (now := self.sequences()) == before and time.monotonic() < deadline:
+                time.sleep(0.005)
+            self.replica_of[i] = max(range(self.world.replicas), key=lambda r: now[r] - before[r])
+            before = now
 
-        try:
-            body = {**CASES[i], "max_tokens": MAX_TOKENS, "ignore_eos": True}
-            for event in self.server.stream("/v1/completions", body, on_event):
-                for choice in event["choices"]:
-                    joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
-        except (AssertionError, OSError) as failure:
-            print(f"lost: {failure!r}", file=sys.stderr)
-            self.errors += 1
-        self.texts[i] = joined
-
-    def run(self, strike=None):
-        threads = [threading.Thread(target=self.ask, args=(i,)) for i in range(len(CASES))]
-        for thread in threads:
-            thread.start()
-        if strike:
-            assert self.begun.wait(120), "no tokens"
-            strike()
-        for thread in threads:
-            thread.join()
+        self.load.start(find_replica if self.world.replicas > 1 else lambda i: self.replica_of.update({i: 0})).in_midst()
         return self
 
+    def sequences(self):
+        return [self.world.count("troupe_group_sequences", r) for r in range(self.world.replicas)]
 
-class LogWatch:
-    """When the server said that a device was lost."""
+    def restarts(self):
+        return [self.world.count("troupe_group_restarts_total", r) for r in range(self.world.replicas)]
 
-    def __init__(self, server):
-        self.path = server.log.name
-        self.offset = os.path.getsize(self.path)
+    def streams_of(self, replica):
+        """All, where it is not known which replica was meant."""
+        return [i for i, at in self.replica_of.items() if replica in (at, None)]
 
-    def wait(self, seconds):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            with open(self.path, errors="replace") as log:
-                log.seek(self.offset)
-                if re.search("device lost", log.read()):
-                    return time.monotonic()
-            time.sleep(0.003)
-        return None
+    def longest_silence(self, streams, since=0.0):
+        """Seconds between two events of one stream that ends after `since`."""
+        gaps = [b - a for i in streams for a, b in zip(self.load.arrivals[i], self.load.arrivals[i][1:]) if b > since]
+        return max(gaps, default=None)
 
-
-def differing(texts, expected):
-    """Characters from the first difference on, of all streams."""
-    count = 0
-    for text, whole in zip(texts, expected):
-        for index, right in whole.items():
-            said = (text or {}).get(index, "")
-            same = len(os.path.commonprefix([said, right]))
-            count += max(len(said), len(right)) - same
-    return count
+    def next_event(self, streams, since):
+        return min((moment for i in streams for moment in self.load.arrivals[i] if moment > since), default=None)
 
 
-def measure(server, expected, strike, losing, random_rank):
-    pids = sorted(server.children())
-    victim = random_rank.choice(pids)
-    seen = {}
-
-    def watch(log):
-        seen["noticed"] = log.wait(30 if losing else 0)
-
-    def hit():
-        log = LogWatch(server)
-        seen["struck"] = time.monotonic()
-        if not losing:
-            strike(server, victim)
-        watching = threading.Thread(target=watch, args=(log,))
-        watching.start()
-        if losing:
-            strike(server, victim)
-        watching.join()
-
-    restarts = server.metric("troupe_device_restarts_total")
-    done = Round(server).run(hit)
-    after = [m for m in done.moments if m > (seen["noticed"] or seen["struck"])] if losing else []
+def strike(world, fault, expected, randomness):
+    """Strikes once; what came of it."""
+    it = Round(world).start()
+    time.sleep(randomness.uniform(0, 0.3))
+    victim = world.pick(randomness, sorted(set(it.replica_of.values())))
+    restarts, places = it.restarts(), world.where(victim.replica)
+    busy, said = world.own_seconds(victim.replica), len(it.server.text())
+    least, most = fault.losses
+    watch = Watch(it.server, "device lost", seconds=30 if least else 3) if most else None
+    struck = time.monotonic()
+    struck = fault.strike(world, victim) or struck
+    noticed = watch.wait() if watch else None
+    if fault.heal:
+        time.sleep(randomness.uniform(0, 2))
+        fault.heal(world, victim)
+    it.load.join()
+    world.settle()
+    more = [after - before for before, after in zip(busy, world.own_seconds(victim.replica))]
+    formed = [after - before for before, after in zip(restarts, it.restarts())]
+    replica = max(range(world.replicas), key=lambda r: formed[r]) if any(formed) else victim.replica
+    struck_streams = it.streams_of(replica)
+    other_streams = [i for i in it.replica_of if i not in struck_streams]
+    resumed = it.next_event(struck_streams, noticed) if noticed else None
+    mine = formed[replica] if any(formed) else 0
     return {
-        "detect": seen["noticed"] - seen["struck"] if seen["noticed"] else None,
-        "resume": after[0] - seen["struck"] if after else None,
-        "lost": done.errors,
-        "differ": differing(done.texts, expected),
-        "restarts": server.metric("troupe_device_restarts_total") - restarts,
+        "victim": victim,
+        "noticed": noticed and noticed - struck,
+        "resumed": resumed and resumed - struck,
+        "moved": bool(fault.of_node and any(formed) and victim.machine not in world.where(replica) and victim.machine in places),
+        "restarts": mine,
+        "losses": [line for line in it.server.text()[said:].splitlines() if " lost" in line],
+        "restarts elsewhere": sum(formed) - mine,
+        "named": more[victim.rank] == max(more) > 0 if fault.slow and victim.rank is not None and world.tells_who_is_slow() else None,
+        "silence": it.longest_silence(struck_streams, struck),
+        "silence elsewhere": it.longest_silence(other_streams, struck),
+        "errors": it.load.errors,
+        "differ": it.load.differing(expected),
     }
 
 
 def spread(values):
     values = [v for v in values if v is not None]
-    if not values:
-        return "-"
-    return f"{statistics.median(values):.2f} s ({max(values):.2f} s)"
+    return f"{statistics.median(values):.2f} s ({max(values):.2f} s)" if values else "-"
+
+
+def broken_promises(fault, done):
+    total = {key: sum(r[key] for r in done) for key in ("differ", "restarts", "restarts elsewhere")}
+    errors = [text for r in done for text in r["errors"]]
+    if errors or total["differ"]:
+        yield f"requests lost: {errors}; tokens that differ: {total['differ']}"
+    least, most = fault.losses
+    if any((r["noticed"] or (math.inf if least else 0)) > DETECTION_LIMIT_S for r in done):
+        yield f"not noticed within {DETECTION_LIMIT_S} s: {[r['noticed'] for r in done]}"
+    if any(not least <= r["restarts"] <= most for r in done):
+        yield f"the group formed anew so often: {[r['restarts'] for r in done]}: {[r['losses'] for r in done]}"
+    if total["restarts elsewhere"]:
+        yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
+    if len(done) >= 10 and 2 * sum(r["named"] is not False for r in done) < len(done):
+        yield f"the metrics name others: {[r['named'] for r in done]}"
+
+
+COLUMNS = [
+    "fault",
+    "times",
+    "noticed after",
+    "next token after",
+    "moved to a spare",
+    "groups formed anew",
+    "requests lost",
+    "tokens that differ",
+    "longest silence of its streams",
+    "longest silence of another group's",
+]
+
+
+def row(fault, done):
+    def total(key):
+        return sum(r[key] for r in done)
+
+    cells = [fault.name, len(done), spread([r["noticed"] for r in done]), spread([r["resumed"] for r in done])]
+    cells += [total("moved") if fault.of_node and fault.losses[1] else "-", int(total("restarts") + total("restarts elsewhere"))]
+    cells += [sum(len(r["errors"]) for r in done), total("differ"), spread([r["silence"] for r in done]), spread([r["silence elsewhere"] for r in done])]
+    return cells
+
+
+def print_row(cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def undisturbed_silence(world, rounds):
+    silences = []
+    for _ in range(rounds):
+        it = Round(world).start()
+        it.load.join()
+        world.settle()
+        silences.append(it.longest_silence(it.replica_of))
+    return spread(silences)
+
+
+def make_table(world, args, expected):
+    """Prints it; returns what was broken."""
+    randomness = random.Random(args.seed)
+    broken = []
+    quiet = undisturbed_silence(world, min(args.rounds, 5))
+    print_row(COLUMNS)
+    print_row(["---"] * len(COLUMNS))
+    named = []
+    for fault in world.faults:
+        if args.only not in fault.name:
+            continue
+        if fault is OUT_OF_MEMORY and not memory_can_be_limited():
+            print(f"left out, for no memory control group can be made here: {fault.name}", file=sys.stderr)
+            continue
+        done = [strike(world, fault, expected, randomness) for _ in range(args.rounds)]
+        print_row(row(fault, done))
+        broken += [f"{fault.name}: {what}" for what in broken_promises(fault, done)]
+        if done[0]["named"] is not None:
+            named.append(f"{fault.name}: {sum(r['named'] for r in done)} of {len(done)} times")
+    print(f"\nMedians (longest). The longest silence of any stream while nothing happens: {quiet}.")
+    if named:
+        print("The metrics name who was slow:", "; ".join(named))
+    return broken
+
+
+def measure(args, flags):
+    if args.nodes:
+        netns.enter()
+        flags = flags or ["--pp", "2", "--dp", "2"]
+        expected = undisturbed(args.troupe, args.model, "--device", "cpu", *flags, max_tokens=MAX_TOKENS)
+        world = NodesWorld(args.troupe, args.model, flags, args.nodes, args.slots)
+    else:
+        expected = undisturbed(args.troupe, args.model, *flags, max_tokens=MAX_TOKENS)
+        world = LocalWorld(args.troupe, args.model, flags)
+    with world.running():
+        return make_table(world, args, expected)
 
 
 def main():
-    own, flags = sys.argv[1:], ["--tp", "3", "--isolate-devices"]
-    if "--" in own:
-        flags = own[own.index("--") + 1 :]
-        own = own[: own.index("--")]
+    own, flags = split_flags(sys.argv[1:])
     parser = argparse.ArgumentParser()
     parser.add_argument("troupe")
     parser.add_argument("model")
+    parser.add_argument("--nodes", type=int, default=5)
+    parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--only", help="faults whose name contains this")
     args = parser.parse_args(own)
-    random_rank = random.Random(1)
-    broken = []
-    print("| fault | times | noticed after: median (longest) | next token after: median (longest) | restarts | requests lost | characters that differ |")
-    print("|---|---|---|---|---|---|---|")
-    with Server(args.troupe, args.model, "--max-model-len", "1024", "--max-device-restarts", "1000", *flags) as server:
-        expected = Round(server).run().texts
-        assert all(expected), expected
-        for name, strike, losing in FAULTS:
-            if args.only and args.only not in name:
-                continue
-            rounds = [measure(server, expected, strike, losing, random_rank) for _ in range(args.rounds)]
-            detect = [r["detect"] for r in rounds]
-            lost, differ, restarts = (sum(r[k] for r in rounds) for k in ("lost", "differ", "restarts"))
-            print(f"| {name} | {len(rounds)} | {spread(detect)} | {spread([r['resume'] for r in rounds])} | {restarts:.0f} | {lost} | {differ} |", flush=True)
-            if lost or differ:
-                broken.append(f"{name}: {lost} requests lost, {differ} characters differ")
-            if losing and (None in detect or max(detect) > DETECTION_LIMIT_S):
-                broken.append(f"{name}: not noticed within {DETECTION_LIMIT_S} s")
-            if losing != (restarts > 0):
-                broken.append(f"{name}: {restarts:.0f} restarts")
+    try:
+        broken = measure(args, flags)
+    finally:
+        if not netns.inside():
+            MemoryGroup.remove_leftovers()
     if args.check and broken:
         raise SystemExit("\n".join(broken))
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 
-from nodes import Cluster, Node
+from cluster import Cluster, Node
 from server import Server
 
 WARM_UP = 3  # rounds after which everything that is made once is there

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Kills and freezes device processes in mid-stream, alone, in groups and in replicas: greedy and seeded outputs must be those of an
-undisturbed run, and nothing may be lost.
+undisturbed run, and nothing may be lost. Killed too often, the service gives up: it is not ready, every request gets an error, and the process
+exits with code 1.
 
 usage: recovery.py TROUPE MODEL [-- FLAGS OF SERVE]        (with flags, one device, or one group of them, on its own alone)
 """
@@ -89,11 +90,47 @@ def in_groups(program, model, flags, ranks, replicas):
         server.wait_idle()
 
 
+def given_up(program, model):
+    server = Server(program, model, "--isolate-devices", "--max-device-restarts", "2").__enter__()
+    answers, ready = [None] * 3, []
+
+    def ask(i):
+        try:
+            answers[i] = server.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 2000, "ignore_eos": True})
+        except AssertionError as failure:
+            answers[i] = str(failure)
+
+    def look():
+        while server.process.poll() is None:
+            try:
+                ready.append(server.get("/readyz")[0])
+            except OSError:  # it has gone
+                return
+            time.sleep(0.005)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(answers))] + [threading.Thread(target=look)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    for number in range(3):
+        said = len(server.text())
+        os.kill(server.children()[0], signal.SIGKILL)
+        server.wait_text("up again" if number < 2 else "given up: the device was lost too often", since=said)
+    code = server.process.wait(30)
+    for thread in threads:
+        thread.join()
+    assert code == 1, f"exit code {code}\n{server.text()}"
+    assert all("cannot be served any more" in answer for answer in answers), answers
+    assert ready[0] == 200 and ready[-1] == 503 and ready == sorted(ready), ready
+    print("given up after the third loss: every request got an error, not ready, exit code 1")
+
+
 def main():
     _, flags = split_flags(sys.argv)
     alone(*sys.argv[1:3], flags)
     if flags:
         return
+    given_up(*sys.argv[1:3])
     in_groups(*sys.argv[1:3], ["--tp", "3"], 3, 1)
     in_groups(*sys.argv[1:3], ["--pp", "2", "--dp", "2"], 2, 2)
 

@@ -1,11 +1,13 @@
 """A troupe server for tests: started on a free port, probed until ready, stopped with SIGTERM. Standard library only."""
 import http.client
 import json
+import os
 import pathlib
 import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.parse
 
@@ -14,6 +16,59 @@ def split_flags(words):
     """The words before "--", and those behind it: flags for somebody else."""
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
+
+
+def wait_for_text(path, pattern, seconds=60, since=0):
+    """The moment (of time.monotonic()) at which a log has that after its first `since` bytes."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with open(path, "rb") as log:
+            log.seek(since)
+            if re.search(pattern, log.read().decode(errors="replace"), re.MULTILINE):
+                return time.monotonic()
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {pattern!r} within {seconds} s in\n{pathlib.Path(path).read_text(errors='replace')}")
+        time.sleep(0.003)
+
+
+class Watch:
+    """Looks out for a line in a server's log from now on, on a thread of its own."""
+
+    def __init__(self, server, pattern, seconds=60):
+        self.moment = None
+        since = os.path.getsize(server.log.name)
+
+        def look():
+            try:
+                self.moment = server.wait_text(pattern, seconds, since)
+            except AssertionError:
+                pass
+
+        self.thread = threading.Thread(target=look)
+        self.thread.start()
+
+    def wait(self):
+        """When it was there; None: not in time."""
+        self.thread.join()
+        return self.moment
+
+
+def children_of(pid, command="worker"):
+    """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
+    pids = []
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            children = (task / "children").read_text().split()
+        except FileNotFoundError:  # the thread has ended meanwhile
+            continue
+        for child in children:
+            try:
+                words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            except OSError:  # it has just gone
+                continue
+            if len(words) > 1 and words[1].decode() == command:
+                pids.append(int(child))
+    return pids
 
 
 class Server:
@@ -26,6 +81,9 @@ class Server:
 
     def text(self):
         return pathlib.Path(self.log.name).read_text(errors="replace")
+
+    def wait_text(self, pattern, seconds=60, since=0):
+        return wait_for_text(self.log.name, pattern, seconds, since)
 
     def __enter__(self):
         deadline = time.monotonic() + 120
@@ -110,21 +168,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
 
     def children(self, command="worker"):
-        """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
-        pids = []
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            try:
-                children = (task / "children").read_text().split()
-            except FileNotFoundError:  # the thread has ended meanwhile
-                continue
-            for pid in children:
-                try:
-                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                except OSError:  # it has just gone
-                    continue
-                if len(words) > 1 and words[1].decode() == command:
-                    pids.append(int(pid))
-        return pids
+        return children_of(self.process.pid, command)
 
     def wait_idle(self, seconds=30):
         """Until nothing runs or waits and every KV block is free or cached."""
