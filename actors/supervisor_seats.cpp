@@ -30,7 +30,7 @@ rank_seat* find_seat(supervisor_state& s, const std::string& token) {
 void close_port(self_pointer self) {
   auto& s = self->state;
   const std::uint16_t port = std::exchange(s.port, std::uint16_t{0});
-  if (port == 0) return; // closed already: the number may be another group's by now
+  if (port == 0) return;                                      // closed already: the number may be another group's by now
   if (s.shared->cluster) s.shared->cluster->close_port(port); // first: once it is free, another group may get it
   self->system().middleman().unpublish(s.registrar, port);
 }

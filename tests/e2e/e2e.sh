@@ -24,6 +24,7 @@ case $2 in
   failure_table) python3 failure_table.py "$troupe" "$model" --rounds 2 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
   nodes) python3 nodes.py "$troupe" "$model" ;;
+  node_upgrade) python3 node_upgrade.py "$troupe" "$model" ;;
   nodes_netns) python3 nodes_netns.py "$troupe" "$model" ;;
   leftovers) python3 leftovers.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
