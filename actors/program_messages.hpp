@@ -32,7 +32,7 @@ struct program_changed {
 // All groups' ranks on one machine are to run another program: those of one group after another, or of none.
 struct machine_upgrade {
   node_number machine = this_machine;
-  std::string who; // "node a": for the log
+  std::string who; // "node a", "the head": for the log and for those who wait
   program_number before = 0, program = 0;
   std::int64_t start_deadline_ms = 0;
 };

@@ -202,7 +202,7 @@ std::optional<std::string> caf_serving::replace_program(const std::string& progr
   std::optional<upgrade_end> end;
   caf::scoped_actor self{runtime_->system};
   self->monitor(upgrade_);
-  self->send(upgrade_, machine_upgrade{this_machine, "this machine", program_, wanted, start_deadline.count()});
+  self->send(upgrade_, machine_upgrade{this_machine, "the head", program_, wanted, start_deadline.count()});
   while (!end) {
     self->receive([&](const upgrade_note& note) { tell(note.text); }, [&](const upgrade_end& told) { end = told; },
                   [&](const caf::down_msg&) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The program of a node's ranks is replaced in mid-stream, in a cluster over loopback: by good ones, one node after another and both at
-once, by ones that cannot do it, and while the node is killed. Every stream must be the one of an undisturbed server. Prints the pauses.
+once, by ones that cannot do it, and while the node is killed; a node that was cut off comes back with the program that it had changed to.
+Every stream must be the one of an undisturbed server. Prints the pauses.
 
 usage: node_upgrade.py TROUPE MODEL
 """
@@ -101,6 +102,22 @@ def check_bad(server, expected, program, folder):
     print("bad programs refused or undone: ok")
 
 
+def check_return(server, expected):
+    """A node that is frozen until it is missed joins again, and its ranks run what they ran."""
+    b = server.nodes[1]
+    files = {file_of(pid) for pid in ranks_of(b.process.pid)}
+    lost, joined = len(server.text()), len(b.text())
+    b.process.send_signal(signal.SIGSTOP)
+    server.wait_text("node b lost", since=lost)
+    b.process.send_signal(signal.SIGCONT)
+    b.wait_for("joined as b", since=joined)
+    texts, _ = ask_all(server)
+    assert texts == expected, (texts, expected)
+    assert {file_of(pid) for pid in ranks_of(b.process.pid)} == files, "not the program that it changed to"
+    assert files != {file_of(b.process.pid)}, "it never ran another than its own"
+    print("back with the program that it changed to: ok")
+
+
 def check_words(server, program):
     def said(*words):
         done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
@@ -149,9 +166,10 @@ def main():
         def two(address):
             return [Node(str(path), address, name=name) for name, path in zip("ab", paths)]
 
-        with Cluster(program, model, "--pp", "2", "--slots", "0", "--max-model-len", "1024", start_nodes=two) as server:
+        with Cluster(program, model, "--pp", "2", "--slots", "0", "--max-model-len", "1024", "--keep-weights", start_nodes=two) as server:
             check_good(server, expected, program, paths)
             check_bad(server, expected, program, folder)
+            check_return(server, expected)
             check_words(server, program)
             check_lost(server, expected, program, folder)
             assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
