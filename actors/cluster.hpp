@@ -1,6 +1,7 @@
 // A cluster as its two sides see it: the head, which serves, and nodes, which offer their devices to it. Hides CAF.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,8 +79,15 @@ class node_membership {
   static std::unique_ptr<node_membership> join(std::uint16_t port, node_parts parts);
   virtual ~node_membership() = default;
 
-  // Asks the head to move its ranks elsewhere; the stay then ends as `left`.
+  // Asks the head to move its ranks elsewhere; the stay then ends as `left`. While the program is replaced the head does that first.
   virtual void leave() = 0;
+  // The ranks here are to run `program` (worker_protocol.hpp) in place of worker_plan::command's first word, as of
+  // serving::replace_program. The failure says why they run the program of before; none: later ones run the new one, too, until the stay
+  // ends. Waits for all that, at most until the stay ends; for any thread.
+  virtual std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                                     const std::function<void(const std::string&)>& tell) = 0;
+  // Ends the stay at once, and so whatever waits in replace_program.
+  virtual void end() = 0;
   virtual std::optional<membership_result> result() const = 0; // none: it goes on
   virtual std::int32_t ranks() const = 0;                      // that run here now
 };

@@ -146,6 +146,16 @@ void look(self_pointer self) {
   self->delayed_send(self, kLook, caf::tick_atom::value);
 }
 
+void let_leave(self_pointer self, node_number number) {
+  auto& s = self->state;
+  auto& node = s.nodes.at(number);
+  node.now = phase::leaving;
+  s.shared->slots->set_leaving(number);
+  show(self, number, node);
+  s.shared->log("node " + node.about.name + " wants to leave");
+  tell_supervisors(self, number, node.about.name, node_event::leaving);
+}
+
 void node_leaves(self_pointer self) {
   auto& s = self->state;
   const auto number = speaker(self);
@@ -156,11 +166,9 @@ void node_leaves(self_pointer self) {
     self->send(node.handle, caf::close_atom::value);
     return forget(self, *number, "has left");
   }
-  node.now = phase::leaving;
-  s.shared->slots->set_leaving(*number);
-  show(self, *number, node);
-  s.shared->log("node " + node.about.name + " wants to leave");
-  tell_supervisors(self, *number, node.about.name, node_event::leaving);
+  if (!node.upgrading) return let_leave(self, *number);
+  node.wants_to_leave = true;
+  s.shared->log("node " + node.about.name + " wants to leave when the change of its program is over");
 }
 
 void node_declines(self_pointer self, const node_refusal& no) {
@@ -169,6 +177,41 @@ void node_declines(self_pointer self, const node_refusal& no) {
   self->state.shared->log("node " + self->state.nodes.at(*number).about.name + " does not join: " + no.reason);
   self->state.shared->parts.metrics->node_refused();
   forget(self, *number, "declined");
+}
+
+// -- programs ---------------------------------------------------------------------------------------------------------------------
+
+void upgrade_node(self_pointer self, machine_upgrade& order) {
+  auto& s = self->state;
+  const auto number = speaker(self);
+  if (!number) return;
+  auto& node = s.nodes.at(*number);
+  const auto refuse = [&](const char* why) { self->send(node.handle, upgrade_end{*number, why}); };
+  if (node.now == phase::joining) return refuse("the node has not joined yet");
+  if (node.now == phase::leaving) return refuse("the node is leaving the cluster");
+  if (node.upgrading) return refuse("another change of its program is under way");
+  node.upgrading = true;
+  order.machine = *number;
+  order.who = "node " + node.about.name;
+  s.shared->log(order.who + ": its ranks are to run another program");
+  self->send(s.upgrade, std::move(order));
+}
+
+void pass_to_node(self_pointer self, const upgrade_note& note) {
+  const auto found = self->state.nodes.find(note.machine);
+  if (found != self->state.nodes.end()) self->send(found->second.handle, note);
+}
+
+void upgrade_has_ended(self_pointer self, const upgrade_end& end) {
+  auto& s = self->state;
+  const auto found = s.nodes.find(end.machine);
+  if (found == s.nodes.end() || self->current_sender() != s.upgrade) return;
+  auto& node = found->second;
+  self->send(node.handle, end);
+  s.shared->log("node " + node.about.name + ": its ranks run " +
+                (end.failure.empty() ? "the new program" : "the program of before: " + end.failure));
+  node.upgrading = false;
+  if (std::exchange(node.wants_to_leave, false)) let_leave(self, end.machine);
 }
 
 // -- orders and news --------------------------------------------------------------------------------------------------------------
@@ -202,6 +245,7 @@ cluster_actor::behavior_type run_cluster(self_pointer self, shared_state shared)
       [self](caf::join_atom, std::int32_t replica, const supervisor_actor& supervisor) {
         self->state.supervisors.at(static_cast<std::size_t>(replica)) = supervisor;
       },
+      [self](caf::join_atom, const upgrade_actor& upgrade) { self->state.upgrade = upgrade; },
       [self](const node_hello& hello) { node_has_come(self, hello); },
       [self](const node_ready& ready) { node_is_ready(self, ready); },
       [self](caf::leave_atom) { node_leaves(self); },
@@ -209,6 +253,9 @@ cluster_actor::behavior_type run_cluster(self_pointer self, shared_state shared)
       [self](const start_worker& order) { start(self, order); },
       [self](const stop_worker& order) { stop(self, order); },
       [self](const worker_changed& news) { pass_to_supervisor(self, news); },
+      [self](machine_upgrade& order) { upgrade_node(self, order); },
+      [self](const upgrade_note& note) { pass_to_node(self, note); },
+      [self](const upgrade_end& end) { upgrade_has_ended(self, end); },
       [self](caf::tick_atom) { look(self); },
   };
 }

@@ -23,12 +23,15 @@ struct cluster_state {
     node_actor handle;
     std::int32_t slots = 0; // known when it is a member
     enum class phase : std::uint8_t { joining, member, leaving } now = phase::joining;
+    bool upgrading = false;      // its program is being changed, or is to be
+    bool wants_to_leave = false; // as soon as that is over
   };
 
   shared_state shared;
   std::map<node_number, member> nodes;
   node_number last_number = this_machine;    // numbers are not used again
   std::vector<supervisor_actor> supervisors; // by replica
+  upgrade_actor upgrade;
 };
 
 // Which must be told of all supervisors before a node can join.

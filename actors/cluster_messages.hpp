@@ -12,6 +12,7 @@
 
 #include "actors/cluster.hpp"
 #include "actors/placement.hpp"
+#include "actors/program_messages.hpp"
 
 namespace troupe::actors {
 
@@ -44,6 +45,7 @@ struct start_worker {
   std::int32_t slot = 0;
   std::uint16_t port = 0; // where the group awaits it, on the head's loopback
   std::string token;
+  program_number program = 0;
 };
 
 struct stop_worker {
@@ -102,7 +104,7 @@ typename Inspector::result_type inspect(Inspector& f, node_refusal& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, start_worker& x) {
-  return f(caf::meta::type_name("start_worker"), x.node, x.replica, x.rank, x.generation, x.slot, x.port, x.token);
+  return f(caf::meta::type_name("start_worker"), x.node, x.replica, x.rank, x.generation, x.slot, x.port, x.token, x.program);
 }
 
 template <class Inspector>

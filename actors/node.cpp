@@ -23,17 +23,27 @@ class caf_membership final : public node_membership {
     node_ = system_.spawn(run_node, std::move(parts), *cluster, board_);
   }
   ~caf_membership() override {
-    caf::scoped_actor self{system_};
-    self->send_exit(node_, caf::exit_reason::user_shutdown);
-    self->wait_for(node_);
+    end_actor();
     node_ = nullptr;
   }
 
   void leave() override { caf::anon_send(node_, caf::leave_atom::value); }
   std::optional<membership_result> result() const override { return board_->result(); }
   std::int32_t ranks() const override { return board_->ranks; }
+  std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                             const std::function<void(const std::string&)>& tell) override {
+    return board_->await_change([&] { caf::anon_send(node_, program_offer{program, start_deadline.count()}); }, tell);
+  }
+  void end() override { end_actor(); }
 
  private:
+  void end_actor() {
+    caf::scoped_actor self{system_};
+    self->send_exit(node_, caf::exit_reason::user_shutdown);
+    self->wait_for(node_);
+    board_->end({membership_end::left, {}}); // unless it had ended before
+  }
+
   const std::shared_ptr<membership_board> board_ = std::make_shared<membership_board>();
   system_config config_;
   caf::actor_system system_;

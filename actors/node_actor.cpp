@@ -16,11 +16,51 @@ namespace troupe::actors {
 void membership_board::end(membership_result result) {
   const std::lock_guard lock(mutex_);
   if (!result_) result_ = std::move(result);
+  news_.notify_all();
 }
 
 std::optional<membership_result> membership_board::result() const {
   const std::lock_guard lock(mutex_);
   return result_;
+}
+
+namespace {
+
+std::string broken_off(const membership_result& stay) {
+  if (stay.how == membership_end::lost) return "the head is gone, or cut off, and with it all ranks that ran here";
+  return stay.reason.empty() ? "the node has left the cluster" : "the node is not in the cluster: " + stay.reason;
+}
+
+} // namespace
+
+std::optional<std::string> membership_board::await_change(const std::function<void()>& ask, const tell_fn& tell) {
+  const std::lock_guard alone(one_change_);
+  std::unique_lock lock(mutex_);
+  notes_.clear();
+  change_.reset();
+  ask();
+  while (true) {
+    news_.wait(lock, [this] { return !notes_.empty() || change_ || result_; });
+    const auto notes = std::exchange(notes_, {});
+    lock.unlock();
+    for (const std::string& line : notes) tell(line);
+    lock.lock();
+    if (!notes_.empty()) continue;
+    if (change_) return change_->empty() ? std::nullopt : change_;
+    if (result_) return broken_off(*result_);
+  }
+}
+
+void membership_board::note_change(std::string text) {
+  const std::lock_guard lock(mutex_);
+  notes_.push_back(std::move(text));
+  news_.notify_all();
+}
+
+void membership_board::end_change(std::string failure) {
+  const std::lock_guard lock(mutex_);
+  change_ = std::move(failure);
+  news_.notify_all();
 }
 
 namespace {
@@ -45,6 +85,7 @@ void head_is_known(self_pointer self, const node_welcome& welcome) {
     self->send(s.cluster, node_refusal{e.what(), false});
     return end_stay(self, membership_end::refused, e.what());
   }
+  s.programs.emplace(s.plan->command.front());
   self->send(s.cluster, node_ready{static_cast<std::int32_t>(s.plan->slot_arguments.size()), s.plan->device});
 }
 
@@ -63,6 +104,7 @@ void start(self_pointer self, const start_worker& order) {
     const auto& slots = s.plan.value().slot_arguments;
     worker_start start{s.plan->command, slots.at(static_cast<std::size_t>(order.slot)), s.plan->preamble, s.parts.lead_to(order.port),
                        order.token};
+    start.command.front() = s.programs->at(order.program);
     const auto report = [me = node_actor(self), order](int status) {
       caf::anon_send(me, worker_changed{order.replica, order.rank, order.generation, status, {}});
     };
@@ -93,6 +135,21 @@ void worker_has_changed(self_pointer self, const worker_changed& news) {
   self->send(s.cluster, news);
 }
 
+// -- the program ------------------------------------------------------------------------------------------------------------------
+
+void change_program(self_pointer self, const program_offer& offer) {
+  auto& s = self->state;
+  if (!s.plan) return s.board->end_change("the node has not joined yet");
+  s.offered = s.programs->add(offer.program);
+  self->send(s.cluster, machine_upgrade{this_machine, "node " + s.parts.about.name, s.program, s.offered, offer.start_deadline_ms});
+}
+
+void program_has_changed(self_pointer self, const upgrade_end& end) {
+  auto& s = self->state;
+  if (end.failure.empty()) s.program = s.offered;
+  s.board->end_change(end.failure);
+}
+
 } // namespace
 
 node_actor::behavior_type run_node(self_pointer self, node_parts parts, cluster_actor cluster, std::shared_ptr<membership_board> board) {
@@ -109,6 +166,9 @@ node_actor::behavior_type run_node(self_pointer self, node_parts parts, cluster_
       [self](const start_worker& order) { start(self, order); },
       [self](const stop_worker& order) { stop(self, order); },
       [self](const worker_changed& news) { worker_has_changed(self, news); },
+      [self](const program_offer& offer) { change_program(self, offer); },
+      [self](upgrade_note& note) { self->state.board->note_change(std::move(note.text)); },
+      [self](const upgrade_end& end) { program_has_changed(self, end); },
       [self](caf::leave_atom) { self->send(self->state.cluster, caf::leave_atom::value); },
       [self](caf::close_atom) { end_stay(self, membership_end::left, {}); },
   };

@@ -2,16 +2,20 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/actor_pointer.hpp"
 #include "actors/child_process.hpp"
 #include "actors/cluster.hpp"
+#include "actors/program_list.hpp"
 #include "actors/protocol.hpp"
 
 namespace troupe::actors {
@@ -19,13 +23,25 @@ namespace troupe::actors {
 // What others see of the node's actor. Thread-safe.
 class membership_board {
  public:
+  using tell_fn = std::function<void(const std::string&)>;
+
   void end(membership_result result); // the first one stays
   std::optional<membership_result> result() const;
   std::atomic<std::int32_t> ranks{0};
 
+  // A change of the program: `ask` makes the actor begin, which then writes here what it hears. Waits for the end of the change or of the
+  // stay: none, or the failure. One at a time; the next one waits.
+  std::optional<std::string> await_change(const std::function<void()>& ask, const tell_fn& tell);
+  void note_change(std::string text);
+  void end_change(std::string failure); // empty: it is done
+
  private:
   mutable std::mutex mutex_;
+  std::condition_variable news_;
   std::optional<membership_result> result_;
+  std::mutex one_change_;
+  std::vector<std::string> notes_;
+  std::optional<std::string> change_; // as of end_change; none: it goes on
 };
 
 struct node_state {
@@ -41,7 +57,10 @@ struct node_state {
   node_parts parts;
   cluster_actor cluster;
   std::shared_ptr<membership_board> board;
-  std::optional<worker_plan> plan; // none before the head's welcome
+  std::optional<worker_plan> plan;      // none before the head's welcome
+  std::optional<program_list> programs; // the first is the plan's
+  program_number program = 0;           // that all ranks here run
+  program_number offered = 0;           // that they may run soon
   std::map<rank_key, worker> workers;
 };
 

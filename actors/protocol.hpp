@@ -7,7 +7,7 @@
 //   device --device_hello--> supervisor --rank_start--> device --rendezvous (rank 0), device_ready | device_start_failed--> supervisor
 //   supervisor --attach/detach/migrate--> scheduler --group_suspect--> supervisor
 //   scheduler --moved_sequences--> gateway --moved_sequences--> scheduler of another replica
-//   serving --program_change--> supervisor --pause_group--> scheduler --group_paused--> supervisor --program_changed--> serving
+//   supervisor --pause_group--> scheduler --group_paused--> supervisor   (for another program, or a node that leaves)
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -20,6 +20,7 @@
 
 #include "actors/cluster_messages.hpp"
 #include "actors/inspect.hpp"
+#include "actors/program_messages.hpp"
 #include "actors/serving.hpp"
 #include "scheduler/scheduler.hpp"
 
@@ -188,17 +189,6 @@ struct group_paused {
   generation_number generation = 0;
 };
 
-// The ranks of this group are to run another program: it takes the place of the command line's first word.
-struct program_change {
-  std::string program;
-  std::int64_t start_deadline_ms = 0; // of the ranks that run it
-};
-
-struct program_changed {
-  std::string failure;         // empty: it runs; else why not, and the ranks run the program of before
-  std::uint64_t paused_ns = 0; // no step was planned for so long
-};
-
 // The child process of a rank was stopped, or has ended (it is not reaped yet).
 struct child_changed {
   generation_number generation = 0;
@@ -214,6 +204,7 @@ enum class group_wait : std::uint8_t {
   retry,  // a start failed: before the next
   move,   // of requests: the group is not back
   places, // for the ranks: too few slots are free
+  begin,  // of a change of the program: the group is not up
   proof,  // of a new program: the group has lasted
 };
 
@@ -365,16 +356,6 @@ typename Inspector::result_type inspect(Inspector& f, group_paused& x) {
 }
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, program_change& x) {
-  return f(caf::meta::type_name("program_change"), x.program, x.start_deadline_ms);
-}
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, program_changed& x) {
-  return f(caf::meta::type_name("program_changed"), x.failure, x.paused_ns);
-}
-
-template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, child_changed& x) {
   return f(caf::meta::type_name("child_changed"), x.generation, x.rank, x.status);
 }
@@ -398,16 +379,25 @@ using supervisor_actor =
                             caf::reacts_to<node_change>, caf::reacts_to<group_timeout>, caf::reacts_to<group_paused>, //
                             caf::replies_to<program_change>::with<program_changed>, caf::reacts_to<caf::close_atom>>;
 
+// Who asks for another program.
+using upgrade_listener = caf::typed_actor<caf::reacts_to<upgrade_note>, caf::reacts_to<upgrade_end>>;
+
+// Changes the program of one machine at a time; answers with notes and one end. Who asks meanwhile waits.
+using upgrade_actor = caf::typed_actor<caf::reacts_to<machine_upgrade>>;
+
 // A node, as the head sees it. leave: it wants to; close: it may.
 using node_actor =
     caf::typed_actor<caf::reacts_to<node_welcome>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>, caf::reacts_to<stop_worker>,
-                     caf::reacts_to<worker_changed>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<caf::close_atom>>;
+                     caf::reacts_to<worker_changed>, caf::reacts_to<program_offer>, caf::reacts_to<upgrade_note>,
+                     caf::reacts_to<upgrade_end>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<caf::close_atom>>;
 
 // The head, as nodes and supervisors see it. leave: a node wants to go. Published on loopback, behind the cluster's gate.
 using cluster_actor =
-    caf::typed_actor<caf::reacts_to<caf::join_atom, std::int32_t, supervisor_actor>, caf::reacts_to<node_hello>, caf::reacts_to<node_ready>,
-                     caf::reacts_to<caf::leave_atom>, caf::reacts_to<node_refusal>, caf::reacts_to<start_worker>,
-                     caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>, caf::reacts_to<caf::tick_atom>>;
+    caf::typed_actor<caf::reacts_to<caf::join_atom, std::int32_t, supervisor_actor>, caf::reacts_to<caf::join_atom, upgrade_actor>,
+                     caf::reacts_to<node_hello>, caf::reacts_to<node_ready>, caf::reacts_to<caf::leave_atom>, caf::reacts_to<node_refusal>,
+                     caf::reacts_to<start_worker>, caf::reacts_to<stop_worker>, caf::reacts_to<worker_changed>,
+                     caf::reacts_to<machine_upgrade>, caf::reacts_to<upgrade_note>, caf::reacts_to<upgrade_end>,
+                     caf::reacts_to<caf::tick_atom>>;
 
 using gateway_actor = caf::typed_actor<caf::reacts_to<generation_request>, caf::reacts_to<tokenize_call>, caf::reacts_to<detokenize_call>,
                                        caf::reacts_to<cancel_request>, caf::reacts_to<moved_sequences>, caf::reacts_to<end_all>,
@@ -474,4 +464,9 @@ CAF_ADD_TYPE_ID(troupe, (troupe::actors::node_change))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::start_worker))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::stop_worker))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::worker_changed))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::machine_upgrade))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::upgrade_note))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::upgrade_end))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::program_offer))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::upgrade_actor))
 CAF_END_TYPE_ID_BLOCK(troupe)

@@ -21,6 +21,7 @@
 #include "actors/scheduler_actor.hpp"
 #include "actors/supervisor_actor.hpp"
 #include "actors/system.hpp"
+#include "actors/upgrade_actor.hpp"
 
 namespace troupe::actors {
 
@@ -39,8 +40,7 @@ class caf_serving final : public serving {
  public:
   caf_serving(serving_options options, serving_parts parts)
       : shared_(std::make_shared<serving_state>(std::move(options), std::move(parts))),
-        runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())),
-        program_(shared_->options.worker_command.empty() ? std::string() : shared_->options.worker_command.front()) {}
+        runtime_(std::make_unique<caf_runtime>(!shared_->options.worker_command.empty())) {}
   ~caf_serving() override;
 
   void launch();
@@ -62,7 +62,6 @@ class caf_serving final : public serving {
  private:
   void open_cluster();
   bool await_end();
-  program_changed change_program(std::size_t replica, const std::string& program, std::chrono::milliseconds start_deadline);
 
   shared_state shared_;
   std::unique_ptr<caf_runtime> runtime_;
@@ -71,8 +70,9 @@ class caf_serving final : public serving {
   std::vector<scheduler_actor> schedulers_;   // by replica
   std::vector<supervisor_actor> supervisors_; // by replica
   cluster_actor cluster_;                     // null outside a cluster
+  upgrade_actor upgrade_;                     // null where devices are threads
   std::mutex program_mutex_;
-  std::string program_; // that the device processes run
+  program_number program_ = 0; // that the device processes of this machine run
   std::mutex stop_mutex_;
   bool stopped_ = false;
   bool stuck_ = false; // an actor did not end in time
@@ -85,6 +85,7 @@ caf_serving::~caf_serving() {
   schedulers_.clear();
   supervisors_.clear();
   cluster_ = nullptr;
+  upgrade_ = nullptr;
   // A thread that is stuck in a step still uses the runtime: then both are left to the end of the process.
   if (stuck_) runtime_.release();
 }
@@ -137,6 +138,7 @@ void caf_serving::launch() {
     const core_actors core{gateway_, schedulers_[static_cast<std::size_t>(r)], detokenizer_, cluster_};
     supervisors_.push_back(system.spawn<caf::detached>(run_supervisor, shared_, r, core, std::move(first)));
   }
+  if (!shared_->options.worker_command.empty()) upgrade_ = system.spawn(run_upgrades, shared_, supervisors_);
   if (shared_->cluster) open_cluster();
   // The supervisors keep the deadline; this one only guards against their silence. Nodes may join at any time.
   const auto limit = std::chrono::steady_clock::now() + shared_->options.start_deadline + kStopDeadline;
@@ -155,6 +157,7 @@ void caf_serving::open_cluster() {
   for (std::size_t r = 0; r < supervisors_.size(); ++r) {
     caf::anon_send(cluster_, caf::join_atom::value, static_cast<std::int32_t>(r), supervisors_[r]);
   }
+  caf::anon_send(cluster_, caf::join_atom::value, upgrade_);
   auto port = runtime_->system.middleman().publish(cluster_, 0, "127.0.0.1");
   if (!port) throw std::runtime_error("cluster: no port on the loopback interface: " + runtime_->system.render(port.error()));
   shared_->cluster->lead_join_to(*port);
@@ -188,38 +191,26 @@ void caf_serving::detokenize(std::vector<token_id> tokens, std::function<void(re
   caf::anon_send(gateway_, std::move(call));
 }
 
-// The supervisor always answers; the limit only guards against its silence.
-program_changed caf_serving::change_program(std::size_t replica, const std::string& program, std::chrono::milliseconds start_deadline) {
-  const serving_options& o = shared_->options;
-  program_changed changed{"the supervisor does not answer", 0};
-  caf::scoped_actor self{runtime_->system};
-  self->request(supervisors_[replica], start_deadline + 2 * o.start_deadline + o.step_deadline,
-                program_change{program, start_deadline.count()})
-      .receive([&](program_changed& told) { changed = std::move(told); },
-               [&](const caf::error& e) { changed.failure = "the supervisor does not answer: " + runtime_->system.render(e); });
-  return changed;
-}
-
 std::optional<std::string> caf_serving::replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
                                                         const std::function<void(const std::string&)>& tell) {
-  const std::unique_lock alone(program_mutex_, std::try_to_lock);
-  if (!alone) return "another change of the program is under way";
-  const auto name = [this](std::size_t replica) {
-    return supervisors_.size() > 1 ? "replica " + std::to_string(replica) + ": " : std::string();
-  };
-  for (std::size_t done = 0; done < supervisors_.size(); ++done) {
-    program_changed changed = change_program(done, program, start_deadline);
-    if (changed.failure.empty()) {
-      tell(name(done) + "changed after a pause of " + std::to_string(changed.paused_ns / 1'000'000) + " ms");
-      continue;
-    }
-    while (done-- > 0) { // all groups run the same program
-      const auto undone = change_program(done, program_, shared_->options.start_deadline);
-      tell(name(done) + (undone.failure.empty() ? "changed back" : "not changed back: " + undone.failure));
-    }
-    return changed.failure;
+  if (!upgrade_) return "the devices live in the serving process; with --isolate-devices they have processes of their own";
+  if (shared_->cluster && shared_->cluster->local_slots == 0) {
+    return "the head runs no ranks itself (--slots 0); those of a node change their program there, with troupe node --upgrade";
   }
-  program_ = program;
+  const std::lock_guard alone(program_mutex_);
+  const program_number wanted = shared_->programs.add(program);
+  std::optional<upgrade_end> end;
+  caf::scoped_actor self{runtime_->system};
+  self->monitor(upgrade_);
+  self->send(upgrade_, machine_upgrade{this_machine, "the head", program_, wanted, start_deadline.count()});
+  while (!end) {
+    self->receive([&](const upgrade_note& note) { tell(note.text); }, [&](const upgrade_end& told) { end = told; },
+                  [&](const caf::down_msg&) {
+                    end = upgrade_end{this_machine, "the server is stopping"};
+                  });
+  }
+  if (!end->failure.empty()) return end->failure;
+  program_ = wanted;
   return std::nullopt;
 }
 
@@ -244,6 +235,7 @@ bool caf_serving::await_end() {
     if (all) await(handle);
   };
   if (cluster_) dismiss(cluster_);
+  if (upgrade_) dismiss(upgrade_);
   dismiss(gateway_);
   for (const auto& scheduler : schedulers_) dismiss(scheduler);
   dismiss(detokenizer_);

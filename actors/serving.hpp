@@ -20,6 +20,9 @@
 
 namespace troupe::actors {
 
+// What a change of the program may allow its ranks to start, at most.
+inline constexpr std::chrono::milliseconds longest_start_deadline = std::chrono::hours(24);
+
 // Which rank of which group an executor is made for. A group is formed anew after each loss.
 struct rank_start {
   std::int32_t replica = 0;
@@ -89,10 +92,11 @@ class serving : public request_handler {
   virtual std::size_t active_requests() const = 0;
   // Ends every request with an error, stops devices and children; the destructor does it too.
   virtual void stop() = 0;
-  // The device processes are to run `program` (worker_protocol.hpp) in place of worker_command's first word. One group after another lets
-  // the steps in flight end, parts with its ranks and starts new ones, up within `start_deadline`; its requests wait meanwhile, and none is
-  // lost. What does not start, or fails within its first seconds, is undone in all groups: the failure, after which they run the program
-  // of before. `tell` hears what is done. Waits for all that; for any thread.
+  // The device processes of this machine are to run `program` (worker_protocol.hpp) in place of worker_command's first word. One group
+  // after another lets the steps in flight end, parts with its ranks and starts new ones, up within `start_deadline`; its requests wait
+  // meanwhile, and none is lost. What does not start, or fails within its first seconds, is undone in all groups: the failure, after which
+  // they run the program of before. `tell` hears what is done. Waits for all that, and before it for other changes that are under way; for
+  // any thread.
   virtual std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
                                                      const std::function<void(const std::string&)>& tell) = 0;
   // Process id of a rank's child process; 0 when there is none now. For tests and logs.

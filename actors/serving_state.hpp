@@ -9,6 +9,7 @@
 
 #include "actors/cluster.hpp"
 #include "actors/health.hpp"
+#include "actors/program_list.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/serving.hpp"
 #include "actors/slot_board.hpp"
@@ -21,6 +22,7 @@ struct serving_state {
         parts(std::move(p)),
         cluster(parts.cluster),
         slots(make_slots()),
+        programs(options.worker_command.empty() ? std::string() : options.worker_command.front()),
         registry({options.max_queue, std::size_t{256} << 20}, options.replicas),
         health(options.replicas, options.step_deadline, options.start_deadline),
         device_pids(static_cast<std::size_t>(options.replicas) * static_cast<std::size_t>(options.group_size)) {}
@@ -40,6 +42,7 @@ struct serving_state {
   const serving_parts parts;
   const std::optional<cluster_options> cluster; // of parts
   const std::unique_ptr<slot_board> slots;      // null outside a cluster
+  program_list programs;                        // of this machine
   served_model model;                           // complete before the first request, as are the next two
   std::int32_t block_size = 0;
   std::int32_t num_blocks = 0; // of the smallest replica

@@ -43,7 +43,8 @@ void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds del
 
 void replace_group(self_pointer self) {
   auto& s = self->state;
-  if (program_is_changing(s) || program_returns(s) || std::exchange(s.by_order, false)) return start_group(self);
+  const bool by_order = std::exchange(s.by_order, false);
+  if (program_is_changing(s) || program_returns(s) || by_order) return start_group(self);
   // Barren: it had work and completed no step of it, or it never came up. An idle group may be killed as often as one likes.
   const std::uint64_t steps = s.shared->health.steps(s.replica);
   const bool barren = steps == s.completed && (!s.was_up || s.shared->registry.load(s.replica) > 0);
@@ -88,7 +89,9 @@ void lose(self_pointer self, std::string reason, loss_cause cause) {
 // No step is in flight: the ranks may take their leave.
 void group_has_paused(self_pointer self, const group_paused& paused) {
   auto& s = self->state;
-  if (paused.generation != s.generation || s.now != phase::up || !(s.by_order || program_meets_pause(self))) return;
+  if (paused.generation != s.generation || s.now != phase::up) return;
+  const bool for_program = program_meets_pause(self); // one pause serves a change and a node that leaves
+  if (!for_program && !s.by_order) return;
   part_with_group(s);
   s.kv_usable = true;
   retire(self, release_ranks);
@@ -108,6 +111,7 @@ void start_has_failed(self_pointer self, const device_start_failed& failed, bool
   clear_seats(self);
   if (s.first != nullptr && !by_node) {
     s.now = phase::failed;
+    end_change(self, failed.reason);
     return fail_start(self, failed);
   }
   if (program_meets_failed_start(self, failed.reason)) return start_group(self);
@@ -123,6 +127,7 @@ void start_has_failed(self_pointer self, const device_start_failed& failed, bool
 void wait_for_places(self_pointer self) {
   auto& s = self->state;
   s.now = phase::waiting;
+  program_meets_no_places(self);
   set_timer(self, group_wait::places, kPlacesLook);
   const std::int32_t slots = s.shared->slots->slots_in_all();
   if (std::exchange(s.slots_seen, slots) != slots) {
@@ -264,6 +269,7 @@ void worker_has_changed(self_pointer self, const worker_changed& news) {
 
 void node_is_lost(self_pointer self, const node_change& change) {
   auto& s = self->state;
+  program_meets_lost_node(self, change);
   if (ranks_on(s, change.node) == 0) return;
   drop_ranks_on(s, change.node);
   const std::string reason = "node " + change.name + " is lost";
@@ -311,6 +317,7 @@ void device_has_hung_up(self_pointer self, const rank_seat& seat) {
 void wait_is_over(self_pointer self, const group_timeout& over) {
   auto& s = self->state;
   if (over.wait == group_wait::move) return move_time_is_over(self, over.losses);
+  if (over.wait == group_wait::begin) return begin_time_is_over(self);
   if (over.generation != s.generation) return;
   if (over.wait == group_wait::proof) return proof_is_over(self);
   if (over.wait == group_wait::start && s.now == phase::starting) {
@@ -361,7 +368,6 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
   s.replica = replica;
   s.core = std::move(core);
   s.first = std::move(first);
-  if (s.network()) s.program = s.shared->options.worker_command.front();
   self->set_down_handler([self](caf::scheduled_actor*, caf::down_msg& down) { actor_is_down(self, down); });
   self->monitor(s.core.gateway);
   self->monitor(s.core.scheduler);

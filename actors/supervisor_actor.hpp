@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -48,17 +49,21 @@ struct rank_seat {
   place where;                           // in a cluster
 };
 
-// A change of the program that the ranks run, from the request to its answer (actors/supervisor_program.hpp).
+// A change of the program that the ranks on one machine run, from the request to its answer (actors/supervisor_program.hpp).
 struct program_trial {
   enum class stage : std::uint8_t { waiting, pausing, starting, proving, undoing };
 
   stage now = stage::waiting;
-  std::string program, before;
+  node_number machine = this_machine;
+  program_number program = 0, before = 0;
   std::chrono::milliseconds start_deadline{};
+  std::uint64_t begin_by_ns = 0; // waiting: until then
+  std::int32_t ranks = 0;        // of the group on the machine, when it paused
   std::uint64_t paused_at_ns = 0;
   std::uint64_t paused_ns = 0; // 0: not up again yet
   std::string failure;         // undoing: why
   int losses = 0;              // while it was proving
+  std::uint64_t steps = 0;     // of the group when it began to prove
   bool returned = false;       // undoing: the program of before was started
   caf::typed_response_promise<program_changed> answer;
 };
@@ -74,15 +79,15 @@ struct supervisor_state {
   phase now = phase::starting;
   generation_number generation = 0;
   std::vector<rank_seat> seats;
-  std::optional<std::string> rendezvous; // what rank 0 published
-  std::optional<executor_info> info;     // of the group when it was first formed
-  std::uint64_t completed = 0;           // steps of the group, when it was last lost
-  bool was_up = false;                   // the current group was ready once
-  bool kv_usable = false;                // the last group that was up ended without a fault
-  int failed_starts = 0;                 // in a row
-  registrar_actor registrar;             // children watch it; published while they are expected
-  std::string program;                   // that the ranks run: the first word of their command line
-  std::optional<program_trial> change;   // of it, while that is under way
+  std::optional<std::string> rendezvous;          // what rank 0 published
+  std::optional<executor_info> info;              // of the group when it was first formed
+  std::uint64_t completed = 0;                    // steps of the group, when it was last lost
+  bool was_up = false;                            // the current group was ready once
+  bool kv_usable = false;                         // the last group that was up ended without a fault
+  int failed_starts = 0;                          // in a row
+  registrar_actor registrar;                      // children watch it; published while they are expected
+  std::map<node_number, program_number> programs; // that ranks run, by machine; none: 0
+  std::optional<program_trial> change;            // of one of them, while that is under way
   std::optional<restart_policy> policy;
   std::string loss;                // why the group was lost last
   std::uint64_t losses = 0;        // of groups that were up

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <utility>
 
+#include "actors/slot_board.hpp"
 #include "actors/supervisor_end.hpp"
+#include "actors/supervisor_seats.hpp"
 
 namespace troupe::actors {
 
@@ -17,10 +19,8 @@ using stage = program_trial::stage;
 
 constexpr std::chrono::milliseconds kProof{2000}; // so long a group of a new program must last without a fault of its own
 
-std::optional<std::string> hindrance(const supervisor_state& s) {
-  if (!s.network()) return "the devices live in the serving process; with --isolate-devices they have processes of their own";
-  if (s.shared->cluster)
-    return "ranks of a cluster change their program with their node: start one of the new program, then drain the old one";
+std::optional<std::string> hindrance(const supervisor_state& s, const program_change& wanted) {
+  if (s.shared->slots && !s.shared->slots->has(wanted.machine)) return "the node is gone";
   if (s.change) return "another change of the program is under way";
   if (s.now == supervisor_state::phase::failed) return replica_prefix(s) + "the group was given up";
   if (s.now == supervisor_state::phase::stopping) return "the server is stopping";
@@ -30,15 +30,30 @@ std::optional<std::string> hindrance(const supervisor_state& s) {
 void undo(supervisor_state& s, const std::string& reason) {
   s.change->now = stage::undoing;
   s.change->failure = replica_prefix(s) + reason;
-  s.program = s.change->before;
+  s.programs[s.change->machine] = s.change->before;
   s.shared->log(replica_prefix(s) + "the new program failed: " + reason + "; back to the one before");
 }
 
-void pause(self_pointer self) {
+// The group is up.
+void begin(self_pointer self) {
   auto& s = self->state;
-  s.change->now = stage::pausing;
-  s.change->paused_at_ns = now_ns();
+  program_trial& change = *s.change;
+  change.ranks = ranks_on(s, change.machine);
+  if (change.ranks == 0) {
+    s.programs[change.machine] = change.program;
+    return end_change(self, {});
+  }
+  if (s.shared->slots && !s.shared->slots->could_claim(s.replica)) {
+    return end_change(self, replica_prefix(s) + "a machine of the group wants to leave, and there are no other slots to come back to");
+  }
+  change.now = stage::pausing;
+  change.paused_at_ns = now_ns();
   self->send(s.core.scheduler, pause_group{s.generation});
+}
+
+void wait_for_proof(self_pointer self) {
+  const auto& s = self->state;
+  self->delayed_send(self, kProof, group_timeout{s.generation, group_wait::proof, s.losses});
 }
 
 void prove(self_pointer self) {
@@ -51,7 +66,8 @@ void prove(self_pointer self) {
     s.shared->log(replica_prefix(s) + line);
   }
   change.now = stage::proving;
-  self->delayed_send(self, kProof, group_timeout{s.generation, group_wait::proof, s.losses});
+  change.steps = s.shared->health.steps(s.replica);
+  wait_for_proof(self);
 }
 
 } // namespace
@@ -59,22 +75,26 @@ void prove(self_pointer self) {
 caf::typed_response_promise<program_changed> ask_for_program(self_pointer self, const program_change& wanted) {
   auto& s = self->state;
   auto answer = self->make_response_promise<program_changed>();
-  if (auto reason = hindrance(s)) {
-    answer.deliver(program_changed{std::move(*reason), 0});
+  if (auto reason = hindrance(s, wanted)) {
+    answer.deliver(program_changed{std::move(*reason), 0, 0});
     return answer;
   }
+  const std::chrono::milliseconds deadline(wanted.start_deadline_ms);
   s.change.emplace();
+  s.change->machine = wanted.machine;
   s.change->program = wanted.program;
-  s.change->start_deadline = std::chrono::milliseconds(wanted.start_deadline_ms);
+  s.change->start_deadline = deadline;
+  s.change->begin_by_ns = now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(deadline).count());
   s.change->answer = answer;
-  if (s.now == supervisor_state::phase::up) pause(self);
+  self->delayed_send(self, deadline, group_timeout{s.generation, group_wait::begin, s.losses});
+  if (s.now == supervisor_state::phase::up) begin(self);
   return answer;
 }
 
 void program_meets_group(self_pointer self) {
   auto& s = self->state;
   if (!s.change) return;
-  if (s.change->now == stage::waiting) return pause(self);
+  if (s.change->now == stage::waiting) return begin(self);
   if (s.change->now == stage::undoing) return end_change(self, s.change->failure);
   prove(self);
 }
@@ -83,22 +103,39 @@ bool program_meets_pause(self_pointer self) {
   auto& s = self->state;
   if (!s.change || s.change->now != stage::pausing) return false;
   s.change->now = stage::starting;
-  s.change->before = std::exchange(s.program, s.change->program);
+  s.change->before = std::exchange(s.programs[s.change->machine], s.change->program);
   return true;
 }
 
 void program_meets_loss(self_pointer self, const std::string& reason, loss_cause cause) {
   auto& s = self->state;
   if (!s.change) return;
-  if (s.change->now == stage::pausing) s.change->now = stage::waiting;
+  if (s.change->now == stage::pausing) {
+    s.change->now = stage::waiting;
+    begin_time_is_over(self);
+    return;
+  }
   if (s.change->now == stage::proving && (++s.change->losses > 1 || cause == loss_cause::fault)) undo(s, reason);
 }
 
 bool program_meets_failed_start(self_pointer self, const std::string& reason) {
   auto& s = self->state;
-  if (!s.change || s.change->now != stage::starting) return false;
+  if (!s.change || (s.change->now != stage::starting && s.change->now != stage::proving)) return false;
   undo(s, reason);
   return true;
+}
+
+void program_meets_no_places(self_pointer self) {
+  auto& s = self->state;
+  if (!s.change || s.change->now == stage::waiting) return;
+  if (s.change->now != stage::undoing) undo(s, "too few slots are free for the group to come back");
+  end_change(self, s.change->failure);
+}
+
+void program_meets_lost_node(self_pointer self, const node_change& lost) {
+  auto& s = self->state;
+  s.programs.erase(lost.node);
+  if (s.change && s.change->machine == lost.node) end_change(self, "node " + lost.name + " is lost");
 }
 
 bool program_is_changing(const supervisor_state& s) { return s.change && s.change->now == stage::starting; }
@@ -113,15 +150,25 @@ bool program_meets_end(supervisor_state& s, const std::string& reason) {
   return program_returns(s);
 }
 
+void begin_time_is_over(self_pointer self) {
+  auto& s = self->state;
+  if (!s.change || s.change->now != stage::waiting || now_ns() < s.change->begin_by_ns) return;
+  end_change(self, replica_prefix(s) + "the group was not up within " + std::to_string(s.change->start_deadline.count()) +
+                       " ms, so that no other program could begin");
+}
+
 void proof_is_over(self_pointer self) {
   auto& s = self->state;
-  if (s.change && s.change->now == stage::proving && s.now == supervisor_state::phase::up) end_change(self, {});
+  if (!s.change || s.change->now != stage::proving || s.now != supervisor_state::phase::up) return;
+  const bool idle = s.shared->registry.load(s.replica) == 0;
+  if (!idle && s.shared->health.steps(s.replica) == s.change->steps) return wait_for_proof(self);
+  end_change(self, {});
 }
 
 void end_change(self_pointer self, const std::string& failure) {
   auto& s = self->state;
   if (!s.change) return;
-  s.change->answer.deliver(program_changed{failure, s.change->paused_ns});
+  s.change->answer.deliver(program_changed{failure, s.change->paused_ns, s.change->ranks});
   s.change.reset();
 }
 

@@ -1,10 +1,14 @@
-// A change of the program that a group's ranks run: what each event of the group's life means to it. Part of the supervisor.
+// A change of the program that a group's ranks on one machine run: what each event of the group's life means to it. Part of the supervisor.
 //
 //   waiting --group is up--> pausing --steps are done--> starting --ranks are up--> proving --time is up--> changed
 //   starting --a rank does not start--> undoing <--a fault, or a second loss-- proving     undoing --ranks of before are up--> refused
 //
-// One loss from outside puts nobody off: a change that was pausing waits again, one that was proving proves anew. A program that hangs, or
-// whose ranks wait for each other in vain, looks like that too: so the second one undoes it.
+// One loss from outside puts nobody off: a change that was pausing waits again, one that was proving proves anew. A process that is frozen,
+// and ranks that wait for each other in vain, look like that too: so the second one undoes it. Who has work and ends no step of it has
+// proved nothing: it goes on proving until the step's deadline tells.
+//
+// Every wait ends: for the group to be up with the deadline of a start, for its steps with theirs, for slots at once. So whoever asks may
+// wait for the answer, which comes when it is true.
 #pragma once
 
 #include <chrono>
@@ -26,6 +30,10 @@ void program_meets_group(supervisor_pointer self);
 bool program_meets_pause(supervisor_pointer self);
 // The group, which was up, is lost.
 void program_meets_loss(supervisor_pointer self, const std::string& reason, loss_cause cause);
+// The group has no slots to come back to: what was under way is undone.
+void program_meets_no_places(supervisor_pointer self);
+// With the machine whose program changes, the change ends.
+void program_meets_lost_node(supervisor_pointer self, const node_change& lost);
 // The group did not start. True when that was the new program: the one of before is to be started at once.
 bool program_meets_failed_start(supervisor_pointer self, const std::string& reason);
 // The ranks of a change go or start, which is no restart.
@@ -34,6 +42,7 @@ bool program_is_changing(const supervisor_state& s);
 bool program_returns(supervisor_state& s);
 // The group may not be restarted any more. True when it proves a new program: the one of before is to be started.
 bool program_meets_end(supervisor_state& s, const std::string& reason);
+void begin_time_is_over(supervisor_pointer self);
 void proof_is_over(supervisor_pointer self);
 // Answers a change that cannot come to its end.
 void end_change(supervisor_pointer self, const std::string& failure);

@@ -30,7 +30,7 @@ rank_seat* find_seat(supervisor_state& s, const std::string& token) {
 void close_port(self_pointer self) {
   auto& s = self->state;
   const std::uint16_t port = std::exchange(s.port, std::uint16_t{0});
-  if (port == 0) return; // closed already: the number may be another group's by now
+  if (port == 0) return;                                      // closed already: the number may be another group's by now
   if (s.shared->cluster) s.shared->cluster->close_port(port); // first: once it is free, another group may get it
   self->system().middleman().unpublish(s.registrar, port);
 }
@@ -110,13 +110,13 @@ void start_child(self_pointer self, std::int32_t rank) {
   auto& s = self->state;
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
   if (seat.where.node != this_machine) {
-    seat.child = make_remote_worker(s.core.cluster,
-                                    start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port, seat.token});
+    seat.child = make_remote_worker(s.core.cluster, start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port,
+                                                                 seat.token, program_on(s, seat.where.node)});
     return;
   }
   const serving_options& o = s.shared->options;
   worker_start start{o.worker_command, {}, o.worker_preamble, s.port, seat.token};
-  start.command.front() = s.program;
+  start.command.front() = s.shared->programs.at(program_on(s, this_machine));
   if (s.shared->cluster) start.arguments = o.slot_arguments.at(static_cast<std::size_t>(seat.where.slot));
   seat.child = make_local_worker(std::move(start), [boss = supervisor_actor(self), generation = s.generation, rank](int status) {
     caf::anon_send(boss, child_changed{generation, rank, status});
@@ -138,6 +138,11 @@ bool claim_places(self_pointer self) {
   for (std::size_t rank = 0; rank < s.seats.size(); ++rank) s.seats[rank].where = placed->ranks[rank];
   if (placed->stages_split) s.shared->log("no machine has room for all ranks of a stage: they work across machines, which is slow");
   return true;
+}
+
+program_number program_on(const supervisor_state& s, node_number machine) {
+  const auto found = s.programs.find(machine);
+  return found == s.programs.end() ? 0 : found->second;
 }
 
 std::int32_t ranks_on(const supervisor_state& s, node_number node) {
@@ -165,9 +170,9 @@ void tell_place(self_pointer self, rank_seat& seat) {
   if (!seat.device || (rank > 0 && !s.rendezvous)) return;
   // Without a sender: CAF's broker watches over every sender that it has told a remote actor of, and may keep the news of this one's end,
   // and with it this actor and its thread, until after the system has waited for all threads.
-  caf::anon_send(seat.device,
-                 rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
-                            rank > 0 ? *s.rendezvous : std::string(), s.info ? std::optional(s.info->num_blocks) : std::nullopt, s.kv_usable});
+  caf::anon_send(seat.device, rank_start{s.replica, rank, static_cast<std::int32_t>(s.seats.size()), s.generation,
+                                         rank > 0 ? *s.rendezvous : std::string(),
+                                         s.info ? std::optional(s.info->num_blocks) : std::nullopt, s.kv_usable});
 }
 
 } // namespace troupe::actors

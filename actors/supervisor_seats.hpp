@@ -19,6 +19,8 @@ bool all_ended(const supervisor_state& s);
 
 // In a cluster: slots for all ranks, instead of those held so far. False when there are too few.
 bool claim_places(supervisor_pointer self);
+// What ranks on that machine run.
+program_number program_on(const supervisor_state& s, node_number machine);
 // The processes on a node that is lost are ended. Their number.
 std::int32_t ranks_on(const supervisor_state& s, node_number node);
 void drop_ranks_on(supervisor_state& s, node_number node);

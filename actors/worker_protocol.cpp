@@ -162,6 +162,7 @@ std::string cluster_protocol() {
   layout_writer layout = worker_layout();
   layout.message<node_hello>().message<node_welcome>().message<node_ready>().message<node_refusal>();
   layout.message<start_worker>().message<stop_worker>().message<worker_changed>();
+  layout.message<machine_upgrade>().message<upgrade_note>().message<upgrade_end>();
   return name_of(layout);
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -17,6 +19,7 @@
 #include "apps/engine.hpp"
 #include "apps/keeper_process.hpp"
 #include "apps/shutdown_signals.hpp"
+#include "apps/upgrade.hpp"
 #include "device/cpu/host_limits.hpp"
 #include "transport/cluster/links.hpp"
 #include "transport/collective/network_interface.hpp"
@@ -33,6 +36,8 @@ struct node_options {
   std::string device = "auto"; // what the head has, at its first
   int drain_timeout_s = 30;
   cluster_flags cluster;
+  bool upgrade = false; // a node that runs already is asked
+  upgrade_flags program;
 };
 
 std::string host_name() {
@@ -59,6 +64,9 @@ class node_program {
   }
 
   int run();
+  // On another thread than run().
+  std::optional<std::string> replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                             const admin_socket::tell_fn& tell);
 
  private:
   enum class next : std::uint8_t { end, retry };
@@ -69,7 +77,22 @@ class node_program {
   actors::worker_plan prepare(const actors::head_description& head);
   void say(const std::string& line);
 
+  // As long as it lives, programs are replaced in that stay.
+  struct open_stay {
+    open_stay(node_program& program, actors::node_membership& stay) : program_(program) { set(&stay); }
+    ~open_stay() {
+      program_.stay_->end(); // so that nobody waits for it who holds the mutex
+      set(nullptr);
+    }
+    void set(actors::node_membership* stay) {
+      const std::lock_guard lock(program_.stay_mutex_);
+      program_.stay_ = stay;
+    }
+    node_program& program_;
+  };
+
   const node_options& o_;
+  const std::string own_program_ = program_path();
   const shutdown_signals signals_; // before any thread
   const cluster::credentials who_;
   std::string host_;
@@ -79,7 +102,11 @@ class node_program {
   std::shared_ptr<keeper_process> keeper_; // outlives each stay
   std::string last_line_;
   bool was_member_ = false;
-  bool ending_ = false; // a signal came
+  bool ending_ = false;                     // a signal came
+  std::mutex stay_mutex_;                   // held while a program is replaced
+  actors::node_membership* stay_ = nullptr; // null: in no cluster now. Written by run()'s thread alone
+  std::mutex program_mutex_;
+  std::string program_ = "/proc/self/exe"; // that ranks run
 };
 
 // The same line once in a row: attempts go on for ever.
@@ -117,7 +144,10 @@ actors::worker_plan node_program::prepare(const actors::head_description& head) 
   const machine_slots slots = describe_slots(engine, source->config(), o_.cluster.slots, about_.address, !about_.loopback);
   if (slots.arguments.empty()) throw std::runtime_error("--slots 0: a node needs one at least");
   actors::worker_plan plan;
-  plan.command = {"/proc/self/exe", "worker"};
+  {
+    const std::lock_guard lock(program_mutex_);
+    plan.command = {program_, "worker"};
+  }
   plan.slot_arguments = slots.arguments;
   plan.device = slots.description;
   if (engine.keep_weights.value_or(head.device != "cpu")) {
@@ -159,6 +189,7 @@ node_program::next node_program::stay_once() {
   parts.prepare = [this](const actors::head_description& head) { return prepare(head); };
   parts.lead_to = [&links](std::uint16_t port) { return links.open(std::to_string(port)); };
   const auto membership = actors::node_membership::join(links.open(std::string(cluster::join_purpose)), std::move(parts));
+  const open_stay while_it_lasts(*this, *membership);
   const actors::membership_result end = stay(*membership);
   switch (end.how) {
     case actors::membership_end::refused:
@@ -174,7 +205,22 @@ node_program::next node_program::stay_once() {
   return next::end;
 }
 
+std::optional<std::string> node_program::replace_program(const std::string& program, std::chrono::milliseconds start_deadline,
+                                                         const admin_socket::tell_fn& tell) {
+  const std::lock_guard lock(stay_mutex_);
+  if (stay_ == nullptr) return "the node is in no cluster at the moment";
+  if (auto failure = stay_->replace_program(program, start_deadline, tell)) return failure;
+  const std::lock_guard known(program_mutex_);
+  program_ = program; // in later stays, too
+  return std::nullopt;
+}
+
 int node_program::run() {
+  const auto upgrades =
+      listen_for_upgrades({"the ranks on this node", own_program_,
+                           [this](const std::string& program, std::chrono::milliseconds start_deadline, const admin_socket::tell_fn& tell) {
+                             return replace_program(program, start_deadline, tell);
+                           }});
   for (int attempt = 0; !ending_; ++attempt) {
     const bool before = was_member_;
     try {
@@ -194,12 +240,45 @@ int node_program::run() {
   return 0;
 }
 
+int upgrade_node(upgrade_flags flags) {
+  const char* const command = "troupe node --upgrade";
+  if (flags.pid == 0) {
+    const auto nodes = admin_processes("node");
+    if (nodes.size() != 1) {
+      std::string text =
+          nodes.empty() ? "no node of this user runs here, or none that can be reached" : "several nodes of this user run here:";
+      for (const pid_t pid : nodes) text += " " + std::to_string(pid);
+      std::fprintf(stderr, "%s: %s; --pid names one\n", command, text.c_str());
+      return 1;
+    }
+    flags.pid = nodes.front();
+  }
+  return ask_for_upgrade(flags, command);
+}
+
+int node(const node_options& o) {
+  if (o.upgrade) return upgrade_node(o.program);
+  if (o.join.empty()) throw std::invalid_argument("--join HOST:PORT says which cluster the node is for");
+  return node_program(o).run();
+}
+
+void add_upgrading(CLI::App& command, node_options& o) {
+  CLI::Option* upgrade =
+      command.add_flag("--upgrade", o.upgrade, "give the ranks of the node that runs on this machine another program, under load, and end");
+  upgrade->excludes(command.get_option("--join"));
+  command.add_option("--pid", o.program.pid, "with --upgrade: process id of the node (default: the only one)")
+      ->check(CLI::PositiveNumber)
+      ->needs(upgrade);
+  add_upgrade_flags(command, o.program);
+  for (const char* flag : {"--program", "--start-deadline"}) command.get_option(flag)->needs(upgrade);
+}
+
 } // namespace
 
 void add_node(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<node_options>();
   CLI::App* command = app.add_subcommand("node", "Offer this machine's devices to a serving process on another");
-  command->add_option("--join", options->join, "HOST:PORT of the head (its --cluster-listen)")->required();
+  command->add_option("--join", options->join, "HOST:PORT of the head (its --cluster-listen)");
   command->add_option("--name", options->name, "unique in the cluster (default: the host's name)");
   command->add_option("--interface", options->interface,
                       "interface or address that this machine's ranks talk through (default: the one that leads to the head)");
@@ -211,7 +290,8 @@ void add_node(CLI::App& app, int& exit_code) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_cluster_flags(*command, options->cluster);
-  command->callback([options, &exit_code] { exit_code = node_program(*options).run(); });
+  add_upgrading(*command, *options);
+  command->callback([options, &exit_code] { exit_code = node(*options); });
 }
 
 } // namespace troupe::apps

@@ -115,7 +115,11 @@ int serve(serve_options& o) {
   handler.set(*engine);
   spdlog::info("ready: {} (context {})", engine->model().names.front(), engine->model().max_model_len);
 
-  const auto upgrades = listen_for_upgrades(*engine, program);
+  const auto upgrades =
+      listen_for_upgrades({"the device processes" + std::string(head ? " of this machine" : ""), program,
+                           [&engine](const std::string& to, std::chrono::milliseconds start_deadline, const admin_socket::tell_fn& tell) {
+                             return engine->replace_program(to, start_deadline, tell);
+                           }});
   const int code = supervise(o, signals, server, *engine);
   server.stop();
   engine->stop();

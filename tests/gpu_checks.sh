@@ -71,6 +71,7 @@ gtest collective-2 2 90 transport_collective_gpu_tests '*pair*'
 for type in f16 bf16; do text "text-2-$type" 2 120 $type; done
 step faults-2 2 200 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 --check -- \
   --tp 2 --batch-invariant --device cuda --kv-cache-memory 2GiB
+step nodes-2 2 120 e2e/nodes_pair.py "$troupe" "$model" --device cuda
 step racecheck 1 500 compute-sanitizer --tool racecheck --error-exitcode 9 "$build/tests/kernels_gpu_tests" --gtest_filter='rows/*logits*'
 
 [ ${#failed[@]} -eq 0 ] && echo "all that ran passed; what was said is in $folder" && exit 0

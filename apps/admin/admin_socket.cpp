@@ -2,11 +2,16 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -44,7 +49,39 @@ bool has_left(int client) {
 
 } // namespace
 
-std::string admin_name(pid_t pid) { return "troupe-admin-" + std::to_string(pid); }
+namespace {
+
+constexpr std::string_view kName = "troupe-admin-";
+
+bool is_called(const std::filesystem::path& process, std::string_view subcommand) {
+  struct stat owner {};
+  if (::stat(process.c_str(), &owner) != 0 || owner.st_uid != ::geteuid()) return false;
+  std::ifstream words(process / "cmdline");
+  std::string word;
+  std::getline(words, word, '\0');
+  word.clear();
+  std::getline(words, word, '\0');
+  return word == subcommand;
+}
+
+} // namespace
+
+std::string admin_name(pid_t pid) { return std::string(kName) + std::to_string(pid); }
+
+std::vector<pid_t> admin_processes(std::string_view subcommand) {
+  std::set<pid_t> found; // a socket stands there once, and once more for each client
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    const std::size_t at = line.rfind(" @" + std::string(kName));
+    if (at == std::string::npos) continue;
+    const std::string number = line.substr(at + 2 + kName.size());
+    pid_t pid = 0;
+    const auto [end, failed] = std::from_chars(number.data(), number.data() + number.size(), pid);
+    if (failed != std::errc() || end != number.data() + number.size() || pid < 1) continue;
+    if (is_called("/proc/" + number, subcommand)) found.insert(pid);
+  }
+  return {found.begin(), found.end()};
+}
 
 admin_socket::admin_socket(const std::string& name, handler handle)
     : listening_(keeper::listen_at(name)), handle_(std::move(handle)), thread_([this](const std::stop_token& stop) { serve(stop); }) {}
@@ -83,7 +120,7 @@ admin_socket::outcome ask_server(pid_t pid, const std::string& command, const ad
   try {
     socket = keeper::connect_to(admin_name(pid), std::chrono::milliseconds(0), std::chrono::milliseconds(0));
   } catch (const std::exception&) {
-    return {false, who + " is no troupe server that can be reached from here"};
+    return {false, who + " is no troupe server or node that can be reached from here"};
   }
   const auto peer = keeper::peer_of(socket.get());
   if (!peer || peer->uid != ::geteuid() || peer->pid != pid) return {false, who + " is not the one that listens under its name"};

@@ -11,7 +11,9 @@
 #include <functional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "device/keeper/file_descriptor.hpp"
 
@@ -19,6 +21,8 @@ namespace troupe::apps {
 
 // Of process `pid`.
 std::string admin_name(pid_t pid);
+// This user's processes `troupe SUBCOMMAND ..` that listen in this network namespace, in order.
+std::vector<pid_t> admin_processes(std::string_view subcommand);
 
 class admin_socket {
  public:

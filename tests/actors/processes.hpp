@@ -4,9 +4,11 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace troupe::test {
 
@@ -25,19 +27,36 @@ inline bool gone(int pid) {
 }
 inline bool gone_or_zombie(int pid) { return gone(pid) || process_state(pid) == 'Z'; }
 
-inline int children_of_this_process() {
-  int count = 0;
+// This process's children, zombies included.
+inline std::vector<int> children() {
+  std::vector<int> found;
   DIR* proc = opendir("/proc");
   while (const dirent* entry = readdir(proc)) {
     if (std::isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
     std::ifstream stat(std::string("/proc/") + entry->d_name + "/stat");
     std::string line;
     if (!std::getline(stat, line)) continue;
-    std::size_t at = line.rfind(')');
-    if (at != std::string::npos && std::stoi(line.substr(at + 4)) == getpid()) ++count;
+    const std::size_t at = line.rfind(')');
+    if (at != std::string::npos && std::stoi(line.substr(at + 4)) == getpid()) found.push_back(std::stoi(entry->d_name));
   }
   closedir(proc);
-  return count;
+  return found;
+}
+inline int children_of_this_process() { return static_cast<int>(children().size()); }
+
+// Of these, those whose command line holds both words.
+inline int children_with(const std::string& word, const std::string& other) {
+  const auto match = [&](int pid) {
+    std::ifstream words("/proc/" + std::to_string(pid) + "/cmdline");
+    bool first = false, second = false;
+    for (std::string text; std::getline(words, text, '\0');) {
+      first = first || text == word;
+      second = second || text == other;
+    }
+    return first && second;
+  };
+  const auto all = children();
+  return static_cast<int>(std::count_if(all.begin(), all.end(), match));
 }
 
 } // namespace troupe::test

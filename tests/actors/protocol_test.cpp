@@ -94,6 +94,22 @@ TEST_F(protocol_test, a_rank_and_its_answers_arrive_as_they_were_sent) {
   EXPECT_EQ(over_the_wire(actors::step_done{3, {5, 6, {}, {}}}).result.step, 6U);
 }
 
+TEST_F(protocol_test, an_upgrade_arrives_as_it_was_asked_for) {
+  const auto order = over_the_wire(machine_upgrade{1ULL << 40, "node a", 3, 4, 60'000});
+  EXPECT_EQ(order.machine, 1ULL << 40);
+  EXPECT_EQ(order.who, "node a");
+  EXPECT_EQ(order.before, 3U);
+  EXPECT_EQ(order.program, 4U);
+  EXPECT_EQ(order.start_deadline_ms, 60'000);
+  EXPECT_EQ(over_the_wire(upgrade_note{5, "line"}).text, "line");
+  const auto end = over_the_wire(upgrade_end{5, "why"});
+  EXPECT_EQ(end.machine, 5U);
+  EXPECT_EQ(end.failure, "why");
+  const auto start = over_the_wire(start_worker{5, 1, 2, 3, 4, 4711, "token", 6});
+  EXPECT_EQ(start.token, "token");
+  EXPECT_EQ(start.program, 6U);
+}
+
 TEST_F(protocol_test, nan_keeps_its_bits) {
   const auto back = over_the_wire(scored_token{1, std::numeric_limits<float>::quiet_NaN()});
   EXPECT_EQ(std::bit_cast<std::uint32_t>(back.logprob), std::bit_cast<std::uint32_t>(std::numeric_limits<float>::quiet_NaN()));

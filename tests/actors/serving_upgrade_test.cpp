@@ -10,6 +10,7 @@
 #include "actors/worker_protocol.hpp"
 #include "tests/actors/group_fixture.hpp"
 #include "tests/actors/processes.hpp"
+#include "tests/actors/programs.hpp"
 
 namespace troupe {
 namespace {
@@ -17,26 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::eventually;
 
-class programs {
- public:
-  programs() { std::filesystem::create_directories(folder_); }
-  ~programs() { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  // A program that does what `lines` of shell say; "$@" are its arguments.
-  std::string write(const std::string& name, const std::string& lines) const {
-    std::ofstream(path(name)) << "#!/bin/sh\n" << lines << "\n";
-    chmod(path(name).c_str(), 0755);
-    return path(name);
-  }
-  // The fake worker with more flags.
-  std::string worker(const std::string& name, const std::string& flags) const {
-    return write(name, std::string("exec ") + TROUPE_FAKE_WORKER + " " + flags + " \"$@\"");
-  }
-
- private:
-  std::string folder_ = testing::TempDir() + "programs_" + std::to_string(getpid());
-};
+using test::programs;
 
 class serving_upgrade_test : public test::group_test {
  protected:
@@ -69,6 +51,13 @@ class serving_upgrade_test : public test::group_test {
     EXPECT_FALSE(runs("--marked"));
     expect_texts(max_tokens);
     EXPECT_EQ(metric("troupe_requests_total", "failed"), 0);
+  }
+
+  int times_said(const std::string& words) {
+    const std::string text = log();
+    int times = 0;
+    for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++times;
+    return times;
   }
 
   programs files;
@@ -122,8 +111,7 @@ TEST_F(serving_upgrade_test, a_program_that_never_gets_ready_is_undone_at_the_de
   start_with(1);
   submit_texts(3, 400);
   ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
-  const auto failure =
-      change_to(files.write("sleeps", "case $* in worker-protocol) exec " TROUPE_FAKE_WORKER " $*;; esac; exec sleep 1000"), 300ms);
+  const auto failure = change_to(files.rank("sleeps", "exec sleep 1000"), 300ms);
   ASSERT_TRUE(failure);
   EXPECT_NE(failure->find("300 ms"), std::string::npos) << *failure;
   expect_old_program_and_texts(400);
@@ -149,6 +137,55 @@ TEST_F(serving_upgrade_test, a_program_that_crashes_at_its_first_steps_is_undone
   expect_old_program_and_texts(400);
 }
 
+// A frozen process looks like one that was struck from outside, so the program gets a second try.
+TEST_F(serving_upgrade_test, a_program_that_freezes_at_its_first_steps_is_undone_at_the_second_loss) {
+  start_with(1, 1, 8000);
+  submit_texts(4, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("freezes", "--marked --freeze-on " + std::to_string('t')));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("does not answer"), std::string::npos) << *failure;
+  EXPECT_EQ(times_said("device lost"), 2) << log();
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, a_program_whose_ranks_wait_for_each_other_in_vain_is_undone_at_the_second_loss) {
+  start_with(2, 1, 8000);
+  submit_texts(4, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("deserts", "--marked --barrier-ms 200 --rank 1 --hang-on " + std::to_string('t')));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("did not come in time"), std::string::npos) << *failure;
+  EXPECT_EQ(times_said("device lost"), 2) << log();
+  expect_old_program_and_texts(400);
+}
+
+TEST_F(serving_upgrade_test, a_program_that_ends_no_step_proves_nothing_and_is_undone_at_the_deadline_of_the_step) {
+  options.step_deadline = 4s; // longer than a proof takes
+  start_with(1, 1, 8000);
+  submit_texts(4, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  const auto failure = change_to(files.worker("hangs", "--marked --hang-on " + std::to_string('t')));
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("step deadline of 4000 ms"), std::string::npos) << *failure;
+  EXPECT_EQ(times_said("device lost"), 1) << log();
+  expect_old_program_and_texts(400);
+}
+
+// It is what was struck once already: a third start would be one too many.
+TEST_F(serving_upgrade_test, a_program_that_is_struck_and_does_not_start_again_is_undone) {
+  start_with(1, 1, 8000);
+  submit_texts(4, 400);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(10));
+  auto changed = std::async(std::launch::async, [&] { return change_to(files.good_once("once", "--marked")); });
+  ASSERT_TRUE(eventually([&] { return runs("--marked") && server->status().ready && log().find("after a pause") != std::string::npos; }));
+  kill(server->device_pid(), SIGKILL);
+  const auto failure = changed.get();
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("exit code 5"), std::string::npos) << *failure;
+  expect_old_program_and_texts(400);
+}
+
 TEST_F(serving_upgrade_test, undoing_is_no_restart) {
   options.max_restarts = 0;
   start_with(1);
@@ -163,11 +200,7 @@ TEST_F(serving_upgrade_test, what_fails_in_one_group_is_undone_in_those_before_i
   start_with(1, 2, 8000);
   submit_texts(8, 480);
   ASSERT_TRUE(sinks[0]->wait_for_outputs(5));
-  const std::string once = "case $* in *worker-protocol) exec " TROUPE_FAKE_WORKER
-                           " \"$@\";; esac; "
-                           "if mkdir " +
-                           files.path("mark") + "; then exec " TROUPE_FAKE_WORKER " --marked \"$@\"; fi; exit 5";
-  const auto failure = change_to(files.write("once", once));
+  const auto failure = change_to(files.good_once("once", "--marked"));
   ASSERT_TRUE(failure);
   EXPECT_NE(failure->find("replica 1"), std::string::npos) << *failure;
   EXPECT_NE(failure->find("exit code 5"), std::string::npos) << *failure;
@@ -205,14 +238,45 @@ TEST_F(serving_upgrade_test, a_change_waits_for_a_group_that_is_away) {
   expect_texts(100);
 }
 
+// What was told and what is done are the same: a change that was called off does not come later.
+TEST_F(serving_upgrade_test, a_change_whose_group_is_away_too_long_is_called_off) {
+  options.max_restarts = 100;
+  shape(1);
+  options.worker_command = {TROUPE_FAKE_WORKER, "--step-us", "1000", "--slow-start-ms", "1500"};
+  start_group();
+  submit_texts(2, 300);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(5));
+  const auto good = std::get<actors::worker_program>(actors::find_worker_program(files.worker("good", "--marked"), 10s));
+  kill(server->device_pid(), SIGKILL);
+  ASSERT_TRUE(eventually([&] { return log().find("device lost") != std::string::npos; }));
+  const auto failure = server->replace_program(good.command, 200ms, [](const std::string&) {});
+  ASSERT_TRUE(failure);
+  EXPECT_NE(failure->find("not up within 200 ms"), std::string::npos) << *failure;
+  expect_old_program_and_texts(300);
+  EXPECT_EQ(change_to(files.worker("good", "--marked")), std::nullopt) << log();
+  EXPECT_TRUE(runs("--marked"));
+}
+
+TEST_F(serving_upgrade_test, a_deadline_out_of_bounds_is_refused_with_the_bounds) {
+  start_with(1);
+  for (const auto deadline : {0ms, -1ms, std::chrono::milliseconds(86'400'001)}) {
+    const auto failure = change_to(files.worker("good", "--marked"), deadline);
+    ASSERT_TRUE(failure);
+    EXPECT_NE(failure->find("1 ms to 86400000 ms"), std::string::npos) << *failure;
+  }
+  EXPECT_FALSE(runs("--marked"));
+}
+
 TEST_F(serving_upgrade_test, the_end_of_the_server_ends_a_change) {
   start_with(1);
   const auto slow = files.worker("slow", "--slow-start-ms 60000");
   auto changed = std::async(std::launch::async, [&] { return change_to(slow, 60s); });
   ASSERT_TRUE(eventually([&] { return runs("60000"); }));
-  EXPECT_EQ(server->replace_program("any", 1s, [](const std::string&) {}), "another change of the program is under way");
+  auto next = std::async(std::launch::async, [&] { return server->replace_program("any", 1s, [](const std::string&) {}); });
+  EXPECT_EQ(next.wait_for(100ms), std::future_status::timeout) << "it waits for its turn";
   server->stop();
   EXPECT_EQ(changed.get(), "the server is stopping");
+  EXPECT_EQ(next.get(), "the server is stopping");
 }
 
 TEST_F(serving_upgrade_test, devices_in_threads_have_no_program_of_their_own) {

@@ -13,18 +13,19 @@ TOKEN = "a token that only this test knows"
 
 
 class Node:
-    """A `troupe node` process; `prefix` is a command that becomes it."""
+    """A `troupe node` process; `prefix` is a command that becomes it, `environment` what it has beside this process's."""
 
-    def __init__(self, program, head, *flags, name=None, token=TOKEN, prefix=()):
+    def __init__(self, program, head, *flags, name=None, token=TOKEN, prefix=(), device="cpu", environment=()):
         self.name = name
         self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
-        words = [*prefix, program, "node", "--join", head, "--device", "cpu", *flags]
+        words = [*prefix, program, "node", "--join", head, "--device", device, *flags]
         if name:
             words += ["--name", name]
-        environment = {name: text for name, text in os.environ.items() if name != "TROUPE_CLUSTER_TOKEN"}
+        everything = {**os.environ, **dict(environment)}
+        everything.pop("TROUPE_CLUSTER_TOKEN", None)
         if token:
-            environment["TROUPE_CLUSTER_TOKEN"] = token
-        self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, env=environment)
+            everything["TROUPE_CLUSTER_TOKEN"] = token
+        self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, env=everything)
 
     def text(self):
         return pathlib.Path(self.log.name).read_text(errors="replace")
@@ -47,9 +48,9 @@ class Node:
 class Cluster(Server):
     """A head that is ready as soon as enough nodes have come: `start_nodes` makes them, given the address to join at."""
 
-    def __init__(self, program, model, *flags, listen="127.0.0.1:0", start_nodes=lambda address: []):
+    def __init__(self, program, model, *flags, listen="127.0.0.1:0", start_nodes=lambda address: [], device="cpu"):
         os.environ["TROUPE_CLUSTER_TOKEN"] = TOKEN
-        super().__init__(program, model, "--device", "cpu", "--cluster-listen", listen, *flags)
+        super().__init__(program, model, "--device", device, "--cluster-listen", listen, *flags)
         self.nodes = []
         self.start_nodes = start_nodes
 

@@ -25,6 +25,8 @@ case $2 in
   failure_table_nodes) python3 failure_table.py "$troupe" "$model" --rounds 1 --check ;;
   speculation) python3 speculation.py "$troupe" "$model" ;;
   nodes) python3 nodes.py "$troupe" "$model" ;;
+  nodes_pair) python3 nodes_pair.py "$troupe" "$model" ;;
+  node_upgrade) python3 node_upgrade.py "$troupe" "$model" ;;
   leftovers) python3 leftovers.py "$troupe" "$model" ;;
   drain) python3 drain.py "$troupe" "$model" ;;
   soak) python3 soak.py "$troupe" "$model" --seconds 15 --tolerance-mib "$TROUPE_SOAK_TOLERANCE_MIB" ;;

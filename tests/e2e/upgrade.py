@@ -157,7 +157,7 @@ def alone(program, model, flags, rounds, folder):
         assert all(file_of(pid) == id_of(program) for pid in server.children())
         server.wait_idle()
     code, text = upgrade(program, server)
-    assert code == 1 and "no troupe server" in text, (code, text)
+    assert code == 1 and "no troupe server or node" in text, (code, text)
 
 
 def in_groups(program, model, flags, folder):

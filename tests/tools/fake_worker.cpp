@@ -1,10 +1,13 @@
 // A device process over the fake device, for tests of serving with child processes; in a group of several, a fake rank.
-//   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--slow-start-ms N] [--other-limits] --parent-port N
-//     --abort-on and --slow-start-ms are of rank R alone
+//   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--freeze-on T] [--hang-on T] [--slow-start-ms N]
+//               [--barrier-ms N] [--other-limits] --parent-port N
+//     --abort-on, --freeze-on, --hang-on and --slow-start-ms are of rank R alone; --barrier-ms is how long ranks wait for each other
 //   fake_worker worker-protocol  says which one it speaks
 //   fake_worker --serve FILE     serves with a child of its own, writes its process id to FILE, waits to be killed
+#include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -22,27 +25,36 @@ namespace {
 
 using namespace troupe;
 
-// Ends the whole process, as a sticky GPU fault or an out-of-bounds write would, when a plan brings the token `fatal`.
-class aborting_device final : public step_executor {
+// Tokens that strike the rank when a plan brings them; -1: none does.
+struct fatal_tokens {
+  token_id abort_on = -1;  // ends the whole process, as a sticky GPU fault or an out-of-bounds write would
+  token_id freeze_on = -1; // stops the whole process
+  token_id hang_on = -1;   // the step never ends; the process lives and says so
+};
+
+class fatal_device final : public step_executor {
  public:
-  aborting_device(std::unique_ptr<step_executor> inner, token_id fatal) : inner_(std::move(inner)), fatal_(fatal) {}
+  fatal_device(std::unique_ptr<step_executor> inner, fatal_tokens fatal) : inner_(std::move(inner)), fatal_(fatal) {}
   executor_info info() const override { return inner_->info(); }
   void submit(const step_plan& plan, deliver_fn deliver) override {
     for (const token_id t : plan.tokens) {
-      if (t == fatal_) std::_Exit(77);
+      if (t == fatal_.abort_on) std::_Exit(77);
+      if (t == fatal_.freeze_on) kill(getpid(), SIGSTOP);
+      while (t == fatal_.hang_on) std::this_thread::sleep_for(std::chrono::seconds(1));
     }
     inner_->submit(plan, std::move(deliver));
   }
 
  private:
   std::unique_ptr<step_executor> inner_;
-  token_id fatal_;
+  fatal_tokens fatal_;
 };
 
 struct worker_options {
   int step_us = 0;
   int poison = -1;
-  int abort_on = -1;
+  fatal_tokens fatal;
+  int barrier_ms = 60'000;
   int rank = 0;
   int slow_start_ms = 0;
   bool fail_start = false;
@@ -59,7 +71,10 @@ worker_options read_options(int argc, char** argv) {
     const auto next = [&] { return std::string(i + 1 < argc ? argv[++i] : ""); };
     if (name == "--step-us") o.step_us = std::stoi(next());
     if (name == "--poison") o.poison = std::stoi(next());
-    if (name == "--abort-on") o.abort_on = std::stoi(next());
+    if (name == "--abort-on") o.fatal.abort_on = std::stoi(next());
+    if (name == "--freeze-on") o.fatal.freeze_on = std::stoi(next());
+    if (name == "--hang-on") o.fatal.hang_on = std::stoi(next());
+    if (name == "--barrier-ms") o.barrier_ms = std::stoi(next());
     if (name == "--rank") o.rank = std::stoi(next());
     if (name == "--slow-start-ms") o.slow_start_ms = std::stoi(next());
     if (name == "--fail-start") o.fail_start = true;
@@ -97,6 +112,7 @@ int main(int argc, char** argv) {
   auto group = std::make_shared<test::group_faults>();
   group->rank = o.rank;
   group->slow_start_ms = o.slow_start_ms;
+  group->barrier_limit = std::chrono::milliseconds(o.barrier_ms);
   const auto make = [&](const actors::rank_start& place, const actors::publish_rendezvous& publish) {
     group->replica = place.replica; // of all replicas
     std::unique_ptr<step_executor> device;
@@ -108,7 +124,7 @@ int main(int argc, char** argv) {
     } else {
       device = std::make_unique<test::fake_rank>(place, place.size - 1, limits, faults, group, publish);
     }
-    if (o.abort_on >= 0 && place.rank == o.rank) device = std::make_unique<aborting_device>(std::move(device), o.abort_on);
+    if (place.rank == o.rank) device = std::make_unique<fatal_device>(std::move(device), o.fatal);
     return device;
   };
   return actors::run_device_worker(static_cast<std::uint16_t>(o.port), make);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <stdexcept>
@@ -65,6 +66,18 @@ TEST(AdminSocket, ANameThatAnotherProcessHasTakenIsNotTrusted) {
   const auto how = ask_server(parent, "anything", [](const std::string&) {});
   EXPECT_FALSE(how.done);
   EXPECT_NE(how.text.find("not the one that listens"), std::string::npos) << how.text;
+}
+
+TEST(AdminSocket, WhoListensIsFoundByTheSecondWordOfItsCommandLine) {
+  std::ifstream words("/proc/self/cmdline");
+  std::string first, second;
+  std::getline(words, first, '\0');
+  std::getline(words, second, '\0');
+  EXPECT_TRUE(admin_processes(second).empty()) << "nobody listens yet";
+  const admin_socket server(admin_name(getpid()), [](const std::string&, const admin_socket::tell_fn&) { return admin_socket::outcome{}; });
+  const auto client = keeper::connect_to(admin_name(getpid()), 0ms, 0ms);
+  EXPECT_EQ(admin_processes(second), std::vector<pid_t>{getpid()});
+  EXPECT_TRUE(admin_processes("another word").empty());
 }
 
 TEST(AdminSocket, ATakenNameIsAnErrorOfTheStart) {

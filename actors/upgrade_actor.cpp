@@ -1,0 +1,107 @@
+#include "actors/upgrade_actor.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+using self_pointer = actor_pointer<upgrade_actor, upgrade_state>;
+
+void begin(self_pointer self);
+void change_next(self_pointer self);
+void undo_next(self_pointer self);
+
+void note(self_pointer self, const upgrade_state::job& job, std::string text) {
+  self->send(job.asker, upgrade_note{job.order.machine, std::move(text)});
+}
+
+// "replica 1: " where there are several.
+std::string prefix(const upgrade_state& s) {
+  return s.supervisors.size() > 1 ? "replica " + std::to_string(s.replica) + ": " : std::string();
+}
+
+// The supervisor answers when it is true: it keeps the deadlines.
+void ask(self_pointer self, program_number program, std::int64_t start_deadline_ms,
+         void (*then)(self_pointer, const program_changed& how)) {
+  auto& s = self->state;
+  self->request(s.supervisors[s.replica], caf::infinite, program_change{s.jobs.front().order.machine, program, start_deadline_ms})
+      .then([self, then](const program_changed& how) { then(self, how); },
+            [self, then](const caf::error&) {
+              then(self, {"the supervisor of the group ended", 0, 0});
+            });
+}
+
+void finish(self_pointer self) {
+  auto& s = self->state;
+  const auto job = std::move(s.jobs.front());
+  s.jobs.pop_front();
+  self->send(job.asker, upgrade_end{job.order.machine, s.failure});
+  if (!s.jobs.empty()) begin(self);
+}
+
+void has_changed(self_pointer self, const program_changed& how) {
+  auto& s = self->state;
+  if (!how.failure.empty()) {
+    s.failure = how.failure;
+    return undo_next(self);
+  }
+  note(self, s.jobs.front(),
+       prefix(s) + (how.ranks > 0 ? "changed after a pause of " + std::to_string(how.paused_ns / 1'000'000) + " ms"
+                                  : "no rank runs there now; those that come run the new program, which has shown nothing yet"));
+  ++s.replica;
+  change_next(self);
+}
+
+void change_next(self_pointer self) {
+  auto& s = self->state;
+  const machine_upgrade& order = s.jobs.front().order;
+  if (s.replica == s.supervisors.size()) return finish(self);
+  ask(self, order.program, order.start_deadline_ms, has_changed);
+}
+
+void has_changed_back(self_pointer self, const program_changed& how) {
+  auto& s = self->state;
+  note(self, s.jobs.front(), prefix(s) + (how.failure.empty() ? "changed back" : "not changed back: " + how.failure));
+  undo_next(self);
+}
+
+void undo_next(self_pointer self) {
+  auto& s = self->state;
+  if (s.replica == 0) return finish(self);
+  --s.replica;
+  ask(self, s.jobs.front().order.before, s.shared->options.start_deadline.count(), has_changed_back);
+}
+
+void begin(self_pointer self) {
+  auto& s = self->state;
+  s.replica = 0;
+  s.failure.clear();
+  change_next(self);
+}
+
+void take(self_pointer self, const machine_upgrade& order) {
+  auto& s = self->state;
+  upgrade_state::job job{order, caf::actor_cast<upgrade_listener>(self->current_sender())};
+  if (order.start_deadline_ms < 1 || order.start_deadline_ms > longest_start_deadline.count()) {
+    return self->send(job.asker,
+                      upgrade_end{order.machine, "the deadline of a start is 1 ms to " + std::to_string(longest_start_deadline.count()) +
+                                                     " ms, not " + std::to_string(order.start_deadline_ms) + " ms"});
+  }
+  if (!s.jobs.empty()) note(self, job, "waits: the program of " + s.jobs.front().order.who + " is being changed");
+  s.jobs.push_back(std::move(job));
+  if (s.jobs.size() == 1) begin(self);
+}
+
+} // namespace
+
+upgrade_actor::behavior_type run_upgrades(self_pointer self, shared_state shared, std::vector<supervisor_actor> supervisors) {
+  self->state.shared = std::move(shared);
+  self->state.supervisors = std::move(supervisors);
+  return {[self](const machine_upgrade& order) { take(self, order); }};
+}
+
+} // namespace troupe::actors
