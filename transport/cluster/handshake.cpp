@@ -95,7 +95,7 @@ std::string refusal_line(const std::string& reason) { return std::string(no) + r
 
 std::variant<std::string, parse_error> parse_answer(std::string_view line) {
   if (!printable(line)) return parse_error{no_port_of_ours};
-  if (line.starts_with(no)) return parse_error{std::string(line.substr(no.size()))};
+  if (line.starts_with(no) && line.size() > no.size()) return parse_error{std::string(line.substr(no.size()))};
   if (line.starts_with(yes)) return std::string(line.substr(yes.size()));
   return parse_error{no_port_of_ours};
 }

@@ -31,14 +31,15 @@ struct links::impl {
 
   std::string head() const { return options.host + ":" + std::to_string(options.port); }
   asio::awaitable<std::shared_ptr<connection>> connect(std::string purpose);
+  template <class T>
   struct attempt {
-    std::shared_ptr<connection> made;
-    std::exception_ptr failure;
+    T made{};
+    std::exception_ptr failure; // null: it was made
   };
-  asio::awaitable<attempt> try_to_connect(std::string purpose);
+  asio::awaitable<attempt<std::shared_ptr<connection>>> try_to_connect(std::string purpose);
   asio::awaitable<std::shared_ptr<connection>> connect_and_prove(std::string purpose);
   asio::awaitable<void> prove(connection& to, std::string purpose);
-  asio::awaitable<route> probe();
+  asio::awaitable<attempt<route>> probe();
   asio::awaitable<void> lead(std::shared_ptr<tcp::acceptor> listener, std::string purpose);
 
   const link_options options;
@@ -60,8 +61,8 @@ asio::awaitable<std::shared_ptr<connection>> links::impl::connect_and_prove(std:
   co_return to;
 }
 
-asio::awaitable<links::impl::attempt> links::impl::try_to_connect(std::string purpose) {
-  attempt one;
+asio::awaitable<links::impl::attempt<std::shared_ptr<connection>>> links::impl::try_to_connect(std::string purpose) {
+  attempt<std::shared_ptr<connection>> one;
   try {
     one.made = co_await connect_and_prove(std::move(purpose));
   } catch (...) {
@@ -78,7 +79,7 @@ asio::awaitable<std::shared_ptr<connection>> links::impl::connect(std::string pu
   // Neither throws: an exception on one side would make this wait for the other.
   auto outcome = co_await (try_to_connect(std::move(purpose)) || limit.async_wait(as_result));
   if (outcome.index() == 0) {
-    attempt one = std::get<0>(std::move(outcome));
+    auto one = std::get<0>(std::move(outcome));
     if (one.failure) std::rethrow_exception(one.failure);
     co_return one.made;
   }
@@ -109,9 +110,17 @@ asio::awaitable<void> links::impl::prove(connection& to, std::string purpose) {
   }
 }
 
-asio::awaitable<links::route> links::impl::probe() {
-  const auto to = co_await connect(std::string(probe_purpose));
-  co_return route{to->socket().local_endpoint().address().to_string(), to->socket().remote_endpoint().address().to_string()};
+// A failure is handed to the caller's thread as a value: thrown through the future it would belong to both threads, and either might be the
+// one that frees it.
+asio::awaitable<links::impl::attempt<links::route>> links::impl::probe() {
+  attempt<route> one;
+  try {
+    const auto to = co_await connect(std::string(probe_purpose));
+    one.made = {to->socket().local_endpoint().address().to_string(), to->socket().remote_endpoint().address().to_string()};
+  } catch (...) {
+    one.failure = std::current_exception();
+  }
+  co_return one;
 }
 
 asio::awaitable<void> links::impl::lead(std::shared_ptr<tcp::acceptor> listener, std::string purpose) {
@@ -135,7 +144,11 @@ links::links(link_options options) {
 }
 links::~links() = default;
 
-links::route links::probe() { return asio::co_spawn(impl_->io, impl_->probe(), asio::use_future).get(); }
+links::route links::probe() {
+  auto one = asio::co_spawn(impl_->io, impl_->probe(), asio::use_future).get();
+  if (one.failure) std::rethrow_exception(std::move(one.failure));
+  return std::move(one.made);
+}
 
 std::uint16_t links::open(const std::string& purpose) {
   auto listener = std::make_shared<tcp::acceptor>(impl_->io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));

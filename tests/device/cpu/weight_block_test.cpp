@@ -57,6 +57,12 @@ TEST(WeightBlock, WhatOneLeavesWithAKeeperAnotherFinds) {
   }
 }
 
+// As a program without a sanitizer would: those have a handler of their own, which makes an exit of the signal.
+void write_in_the_midst(const weight_block& block) {
+  std::signal(SIGSEGV, SIG_DFL);
+  *const_cast<volatile std::byte*>(block.data() + bytes / 2) = std::byte{1};
+}
+
 TEST(WeightBlock, WritingToAFilledOneIsAFault) {
   running_keeper running;
   weight_block own(bytes, {}), kept(bytes, keeper::ask(running.at, region("a model", bytes)));
@@ -64,7 +70,7 @@ TEST(WeightBlock, WritingToAFilledOneIsAFault) {
   kept.seal();
   const weight_block found(bytes, keeper::ask(running.at, region("a model", bytes)));
   for (const weight_block* block : std::initializer_list<const weight_block*>{&own, &kept, &found}) {
-    EXPECT_EXIT(*const_cast<volatile std::byte*>(block->data() + bytes / 2) = std::byte{1}, ::testing::KilledBySignal(SIGSEGV), "");
+    EXPECT_EXIT(write_in_the_midst(*block), ::testing::KilledBySignal(SIGSEGV), "");
   }
 }
 

@@ -43,6 +43,12 @@ TEST(handshake, a_strangers_control_characters_reach_neither_log_nor_terminal) {
   }
 }
 
+TEST(handshake, an_answer_that_says_nothing_is_refused_with_a_reason) {
+  for (const char* line : {"", "refused", "refused ", "welcome", "hello"})
+    EXPECT_EQ(fault(parse_answer(line)), "this is no port of a Troupe cluster") << line;
+  EXPECT_EQ(fault(parse_answer("welcome ")), "none") << "a proof that is none, as it turns out when it is compared";
+}
+
 TEST(handshake, a_refusal_is_always_a_line) {
   const std::string longest(max_word, '9'), longer(max_word + 1, '9');
   for (const std::string& version : {longest, longer}) {
