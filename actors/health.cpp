@@ -31,15 +31,15 @@ void health_board::group_waits(std::int32_t replica, const std::string& for_what
   look_for_room();
 }
 
-// Called by supervisors, each of its own group; the last one to change sees all.
+// Called by supervisors, each when its own group has changed: whoever looks last sees all changes.
 void health_board::look_for_room() {
+  const std::lock_guard lock(mutex_);
   const bool none = std::all_of(groups_.begin(), groups_.end(), [](const group& g) { return g.given_up || (g.waits && !g.up); });
   if (!none || failed_) {
     without_room_since_ns_ = 0;
     return;
   }
-  std::uint64_t before = 0;
-  without_room_since_ns_.compare_exchange_strong(before, now_ns());
+  if (without_room_since_ns_ == 0) without_room_since_ns_ = now_ns();
 }
 
 bool health_board::long_without_room(std::uint64_t now) const {
@@ -53,8 +53,8 @@ void health_board::step_completed(std::int32_t replica) {
 }
 
 void health_board::give_group_up(std::int32_t replica, const std::string& reason) {
-  group_up(replica, false);
   of(replica).given_up = true;
+  group_up(replica, false);
   if (std::all_of(groups_.begin(), groups_.end(), [](const group& g) { return g.given_up.load(); })) fail(reason);
 }
 

@@ -67,7 +67,7 @@ class health_board {
   std::atomic<bool> stopped_{false};
   std::atomic<std::uint64_t> last_progress_ns_{0};
   std::atomic<std::uint64_t> without_room_since_ns_{0}; // all groups that were not given up wait for room; 0: not so
-  mutable std::mutex mutex_;                            // of reason_ and missing_
+  mutable std::mutex mutex_;                            // of reason_ and missing_, and of looks for room
   std::string reason_;
   std::string missing_;
 };

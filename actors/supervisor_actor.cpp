@@ -184,9 +184,10 @@ void rendezvous_is_known(self_pointer self, const group_rendezvous& at) {
 
 // In a cluster, where its ranks are: metrics name ranks by their numbers.
 void tell_of_group(const supervisor_state& s, bool kv_kept) {
-  std::string line = s.generation == 1 ? "up" : kv_kept ? "up again, with its KV cache" : "up again";
+  const bool again = s.shared->health.losses(s.replica) > 0;
+  std::string line = !again ? "up" : kv_kept ? "up again, with its KV cache" : "up again";
   if (s.shared->slots) line += ": " + s.shared->slots->where_is(s.replica);
-  if (s.shared->slots || s.generation > 1) s.shared->log(replica_prefix(s) + line);
+  if (s.shared->slots || again) s.shared->log(replica_prefix(s) + line);
 }
 
 void group_is_up(self_pointer self, const executor_info& info) {

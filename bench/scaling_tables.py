@@ -96,7 +96,8 @@ def shares(mine, others):
     if wait == 0 and others:
         least = min(r["collective_move_ms"] for r in ranks)
         wait, move = move - least, least
-    return mine["compute_ms"] - wait - move, wait, move
+    # On CPUs draws travel before and after what counts as computing, so on busy cores calls can take longer than that.
+    return max(0.0, mine["compute_ms"] - wait - move), wait, move
 
 
 def split_table(steps, size):

@@ -197,6 +197,17 @@ TEST(health_board, without_room_for_any_group_it_is_live_and_after_a_while_not_r
   EXPECT_TRUE(board.status(now, now_ns()).ready);
 }
 
+TEST(health_board, a_group_that_waits_for_room_is_the_last_one_when_the_other_is_given_up) {
+  health_board board(2, 100ms, 1s);
+  board.group_up(1, true);
+  board.group_waits(0, "waits for slots");
+  EXPECT_TRUE(board.accepts(now_ns() + 20'000'000'000));
+  board.give_group_up(1, "a fault");
+  const std::uint64_t later = now_ns() + 20'000'000'000;
+  EXPECT_FALSE(board.accepts(later));
+  EXPECT_TRUE(board.status(std::nullopt, later).live);
+}
+
 TEST(health_board, a_group_that_waits_for_room_does_not_matter_while_another_is_up) {
   health_board board(2, 100ms, 1s);
   board.group_up(0, true);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Strikes ranks and nodes in mid-stream, again and again, each time another one at another moment, and measures what clients and operators see.
 
-usage: failure_table.py TROUPE MODEL [--nodes 5] [--slots 1] [--rounds 20] [--only WORDS] [--check] [-- FLAGS OF SERVE]
+usage: failure_table.py TROUPE MODEL [--nodes 5] [--rounds 20] [--only WORDS] [--check] [-- FLAGS OF SERVE]
 
-A head and so many nodes with so many slots each, every node in a network namespace of its own, all under mutual TLS on the CPU; needs root, and
+A head and so many nodes with a slot each, every node in a network namespace of its own, all under mutual TLS on the CPU; needs root, and
 exits with 77 (skipped) where there are no namespaces. Default flags: --pp 2 --dp 2, which leave one node of five as a spare.
 With --nodes 0 one server alone, anywhere, whose ranks are struck: the flags must make it a process per rank (--isolate-devices, --device cuda).
 
@@ -18,7 +18,7 @@ import sys
 import time
 
 import netns
-from faults import OUT_OF_MEMORY, MemoryGroup, memory_can_be_limited
+from faults import BLINK_S, OUT_OF_MEMORY, MemoryGroup, memory_can_be_limited
 from load import Load, undisturbed
 from server import Watch, split_flags
 from worlds import LocalWorld, NodesWorld
@@ -75,9 +75,10 @@ def strike(world, fault, expected, randomness):
     time.sleep(randomness.uniform(0, 0.3))
     victim = world.pick(randomness, sorted(set(it.replica_of.values())))
     restarts, places = it.restarts(), world.where(victim.replica)
+    victim.chance = randomness.random()
     busy, said = world.own_seconds(victim.replica), len(it.server.text())
     least, most = fault.losses
-    watch = Watch(it.server, "device lost", seconds=30 if least else 3) if most else None
+    watch = Watch(it.server, "device lost", seconds=90 if least else 3) if most else None
     struck = time.monotonic()
     struck = fault.strike(world, victim) or struck
     noticed = watch.wait() if watch else None
@@ -101,6 +102,7 @@ def strike(world, fault, expected, randomness):
         "restarts": mine,
         "losses": [line for line in it.server.text()[said:].splitlines() if " lost" in line],
         "restarts elsewhere": sum(formed) - mine,
+        "cut": victim.cut_s,
         "named": more[victim.rank] == max(more) > 0 if fault.slow and victim.rank is not None and world.tells_who_is_slow() else None,
         "silence": it.longest_silence(struck_streams, struck),
         "silence elsewhere": it.longest_silence(other_streams, struck),
@@ -122,7 +124,8 @@ def broken_promises(fault, done):
     least, most = fault.losses
     if any((r["noticed"] or (math.inf if least else 0)) > DETECTION_LIMIT_S for r in done):
         yield f"not noticed within {DETECTION_LIMIT_S} s: {[r['noticed'] for r in done]}"
-    if any(not least <= r["restarts"] <= most for r in done):
+    longer = [r["cut"] is not None and r["cut"] > BLINK_S + 0.2 for r in done]  # on a machine too busy to heal it in time
+    if any(not (least <= r["restarts"] <= max(most, late)) for r, late in zip(done, longer)):
         yield f"the group formed anew so often: {[r['restarts'] for r in done]}: {[r['losses'] for r in done]}"
     if total["restarts elsewhere"]:
         yield f"another group formed anew: {[r['restarts elsewhere'] for r in done]}"
@@ -198,7 +201,7 @@ def measure(args, flags):
         netns.enter()
         flags = flags or ["--pp", "2", "--dp", "2"]
         expected = undisturbed(args.troupe, args.model, "--device", "cpu", *flags, max_tokens=MAX_TOKENS)
-        world = NodesWorld(args.troupe, args.model, flags, args.nodes, args.slots)
+        world = NodesWorld(args.troupe, args.model, flags, args.nodes)
     else:
         expected = undisturbed(args.troupe, args.model, *flags, max_tokens=MAX_TOKENS)
         world = LocalWorld(args.troupe, args.model, flags)
@@ -212,7 +215,6 @@ def main():
     parser.add_argument("troupe")
     parser.add_argument("model")
     parser.add_argument("--nodes", type=int, default=5)
-    parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--seed", type=int, default=1)

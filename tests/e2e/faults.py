@@ -56,7 +56,8 @@ class MemoryGroup:
 
     def __exit__(self, *_):
         for pid in (self.path / "cgroup.procs").read_text().split():  # it was not killed
-            (self.folder / "cgroup.procs").write_text(pid)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                (self.folder / "cgroup.procs").write_text(pid)
         self.remove(self.path)
 
     @staticmethod
@@ -168,7 +169,7 @@ NODE_FAULTS = [
     Fault("node frozen with its ranks, thawed", lambda w, v: w.signal_node(v, signal.SIGSTOP), lambda w, v: w.thaw_node(v), of_node=True),
     Fault("node cut off, and healed", lambda w, v: w.network.cut(v.machine), lambda w, v: w.heal_node(v), of_node=True),
     Fault(f"node cut off for {BLINK_S} s", lambda w, v: w.blink(v, BLINK_S), losses=(0, 0), of_node=True),
-    Fault("node cut off for 0.4 to 1.0 s, which may be noticed or not", lambda w, v: w.blink(v, random.uniform(0.4, 1.0)), losses=(0, 1), of_node=True),
+    Fault("node cut off for 0.4 to 1.0 s, which may be noticed or not", lambda w, v: w.blink(v, 0.4 + 0.6 * v.chance), losses=(0, 1), of_node=True),
     Fault("node slow (a fifth of its speed for 3 s)", lambda w, v: slow_down(w.pids_of_node(v)), losses=(0, 0), of_node=True, slow=True),
     Fault(f"node's network slow ({NARROW_KBIT} kbit/s for 3 s)", lambda w, v: w.squeeze(v, NARROW_KBIT, 3), losses=(0, 0), of_node=True),
 ]

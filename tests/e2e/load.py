@@ -1,4 +1,5 @@
 """Streams side by side whose answers do not depend on who computes them, and when each of their tokens came."""
+import http.client
 import os
 import threading
 import time
@@ -35,7 +36,7 @@ class Load:
 
         try:
             self.server.stream("/v1/completions", {**CASES[i], "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}, on_event)
-        except (AssertionError, OSError) as failure:
+        except (AssertionError, OSError, ValueError, http.client.HTTPException) as failure:
             self.errors.append(f"stream {i}: {failure!r}")
 
     def start(self, after_each=lambda i: None):

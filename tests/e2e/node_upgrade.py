@@ -126,8 +126,9 @@ def check_lost(server, expected, program, folder):
     hangs = write_program(folder / "sleeps", f'case $* in worker-protocol) exec {program} "$@";; esac; exec sleep 100')
 
     def act():
+        said = len(server.text())
         command = start_upgrade(program, a, "--program", hangs)
-        server.wait_text("node a: its ranks are to run another program")
+        server.wait_text("node a: its ranks are to run another program", since=said)
         time.sleep(0.5)
         a.process.send_signal(signal.SIGKILL)
         a.process.wait()

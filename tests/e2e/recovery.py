@@ -92,6 +92,13 @@ def in_groups(program, model, flags, ranks, replicas):
 
 def given_up(program, model):
     server = Server(program, model, "--isolate-devices", "--max-device-restarts", "2").__enter__()
+    try:
+        lose_until_given_up(server)
+    finally:
+        server.process.kill()
+
+
+def lose_until_given_up(server):
     answers, ready = [None] * 3, []
 
     def ask(i):
@@ -121,8 +128,9 @@ def given_up(program, model):
         thread.join()
     assert code == 1, f"exit code {code}\n{server.text()}"
     assert all("cannot be served any more" in answer for answer in answers), answers
-    assert ready[0] == 200 and ready[-1] == 503 and ready == sorted(ready), ready
-    print("given up after the third loss: every request got an error, not ready, exit code 1")
+    # Between giving up and the end of the process are 0.2 s at most, so that it says 503 cannot be counted on; that it stays ready till then can.
+    assert ready[0] == 200 and ready == sorted(ready), ready
+    print(f"given up after the third loss: every request got an error, /readyz said {ready[-1]} last, exit code 1")
 
 
 def main():

@@ -26,7 +26,6 @@ def check_steps(results):
         for figures in (*r["decode"], *r["prefill"]):
             split = figures["split"]
             assert split["compute_ms"] > 0 and (split["collective_wait_ms"] + split["collective_move_ms"] > 0) == (tp * pp > 1), split
-            assert split["collective_wait_ms"] + split["collective_move_ms"] < split["compute_ms"], split
     for step, (tp, dp) in SERVING.items():
         r = results[step]
         assert r["parallel"] == {"tp": tp, "pp": 1, "dp": dp} and r["device_restarts"] == 0

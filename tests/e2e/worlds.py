@@ -21,6 +21,8 @@ class Victim:
     machine: str = ""  # where that is; empty on this machine alone
     replica: int | None = None  # None: not known yet
     rank: int | None = None
+    chance: float = 0.0  # from 0 to 1, for what a fault leaves to chance
+    cut_s: float | None = None  # how long it really was cut off
 
 
 class LocalWorld:
@@ -82,12 +84,12 @@ class LocalWorld:
 
 
 class NodesWorld(LocalWorld):
-    """A head without slots and nodes with `slots` each, under mutual TLS; as many machines as network namespaces."""
+    """A head without slots and nodes with one each, under mutual TLS; as many machines as network namespaces."""
 
     faults = RANK_FAULTS + NODE_FAULTS
 
-    def __init__(self, program, model, flags, nodes, slots):
-        self.program, self.slots = program, slots
+    def __init__(self, program, model, flags, nodes):
+        self.program = program
         self.network = Network([f"n{i}" for i in range(nodes)])
         self.folder = tempfile.TemporaryDirectory()
         self.flags_of = certify(self.folder.name, ["head", *self.network.names])
@@ -95,7 +97,7 @@ class NodesWorld(LocalWorld):
         self.server = Cluster(program, model, *shape, *self.flags_of("head"), listen=f"{self.network.bridge}:0", start_nodes=self.start_nodes)
 
     def make_node(self, name, address):
-        return Node(self.program, address, "--slots", str(self.slots), *self.flags_of(name), name=name, prefix=self.network.prefix(name))
+        return Node(self.program, address, "--slots", "1", *self.flags_of(name), name=name, prefix=self.network.prefix(name))
 
     def start_nodes(self, address):
         return [self.make_node(name, address) for name in self.network.names]
@@ -152,9 +154,11 @@ class NodesWorld(LocalWorld):
         self.rejoin(victim, lambda: self.network.heal(victim.machine))
 
     def blink(self, victim, seconds):
+        begin = time.monotonic()
         self.network.cut(victim.machine)
         time.sleep(seconds)
         self.network.heal(victim.machine)
+        victim.cut_s = time.monotonic() - begin
 
     def squeeze(self, victim, kilobits, seconds):
         self.network.narrow(victim.machine, kilobits)
