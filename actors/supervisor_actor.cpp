@@ -303,6 +303,12 @@ void node_has_changed(self_pointer self, const node_change& change) {
   leave_nodes(self);
 }
 
+caf::typed_response_promise<program_changed> change_program(self_pointer self, const program_change& wanted) {
+  auto answer = ask_for_program(self, wanted);
+  if (wanted.undo && program_undoes_start(self->state)) start_group(self);
+  return answer;
+}
+
 void device_has_hung_up(self_pointer self, const rank_seat& seat) {
   auto& s = self->state;
   const auto rank = static_cast<std::int32_t>(&seat - s.seats.data());
@@ -385,7 +391,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const node_change& change) { node_has_changed(self, change); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](const group_paused& paused) { group_has_paused(self, paused); },
-      [self](const program_change& wanted) { return ask_for_program(self, wanted); },
+      [self](const program_change& wanted) { return change_program(self, wanted); },
       [self](caf::close_atom) { stop(self); },
   };
 }

@@ -6,6 +6,7 @@
 
 #include "actors/worker_protocol.hpp"
 #include "tests/actors/nodes_fixture.hpp"
+#include "tests/actors/processes.hpp"
 #include "tests/actors/programs.hpp"
 
 namespace troupe {
@@ -111,6 +112,31 @@ TEST_F(serving_nodes_upgrade_test, what_fails_in_one_group_is_undone_in_those_be
   expect_told(failure, "exit code 5");
   EXPECT_TRUE(said("told: replica 0: changed back")) << lines();
   EXPECT_EQ(on("a"), 0);
+  expect_nothing_lost(480);
+}
+
+// The first group, which runs the new program, is lost while the second one's change fails, and does not come back with it.
+TEST_F(serving_nodes_upgrade_test, a_change_is_undone_in_a_group_that_is_down) {
+  start_head(1, 2, 0, {"--step-us", "8000"});
+  auto& a = join("a", 2);
+  await_head();
+  submit_texts(8, 480);
+  ASSERT_TRUE(sinks[0]->wait_for_outputs(5));
+  int round = 0;
+  for (const std::string does : {"exit 5", "exec sleep 1000"}) { // what the first group's next ranks do: it is down, or starts in vain
+    const std::string name = "once" + std::to_string(round++), second = files.path(name + ".second");
+    auto changed =
+        change_later(a, files.good_once(name, "--marked", "if mkdir " + second + " 2> /dev/null; then exec sleep 2000; fi; " + does), 3s);
+    ASSERT_TRUE(eventually([] { return test::children_with("sleep", "2000") == 1; })) << lines();
+    const auto good_one = test::pids_with("--marked", "--of-node-a");
+    ASSERT_EQ(good_one.size(), 1U);
+    kill(good_one.front(), SIGKILL);
+    const answer failure = changed.get();
+    expect_told(failure, "replica 1");
+    EXPECT_EQ(why(failure).find("not changed back"), std::string::npos) << why(failure);
+    EXPECT_TRUE(eventually([&] { return test::children_with("--of-node-a", "--parent-port") == 2 && on("a") == 0 && sleepers() == 0; }))
+        << lines();
+  }
   expect_nothing_lost(480);
 }
 
