@@ -291,7 +291,10 @@ void leave_nodes(self_pointer self) {
     s.shared->log(replica_prefix(s) + "its node wants to leave, but no other slots are free and no other replica is up: it goes on there");
     return;
   }
-  if (s.now == phase::starting) return start_has_failed(self, {{}, "its node leaves", false}, true);
+  if (s.now == phase::starting) { // that is nobody's failure, a new program's least of all
+    s.shared->log(replica_prefix(s) + "starts elsewhere: its node leaves");
+    return start_group(self);
+  }
   s.by_order = true;
   s.shared->log(replica_prefix(s) + "moves: its node leaves");
   self->send(s.core.scheduler, pause_group{s.generation});

@@ -83,6 +83,7 @@ void prove(self_pointer self) {
     std::snprintf(line, sizeof line, "the new program runs after a pause of %.3f s", static_cast<double>(change.paused_ns) / 1e9);
     s.shared->log(replica_prefix(s) + line);
   }
+  change.ranks = ranks_on(s, change.machine); // the group may have started elsewhere
   change.now = stage::proving;
   change.steps = s.shared->health.steps(s.replica);
   wait_for_proof(self);

@@ -211,6 +211,23 @@ TEST_F(serving_nodes_upgrade_test, a_node_that_is_to_leave_does_so_after_its_cha
   expect_nothing_lost(400);
 }
 
+TEST_F(serving_nodes_upgrade_test, another_node_that_leaves_while_the_new_program_starts_is_no_failure_of_it) {
+  const auto [a, b] = start_two("1000", 400);
+  auto& spare = join("spare", 1);
+  ASSERT_TRUE(eventually([&] { return said("node spare joined"); }));
+  const std::string first = files.path("first");
+  auto changed = change_later(
+      *a, files.rank("slow", "if mkdir " + first + " 2> /dev/null; then exec sleep 1000; fi; exec " TROUPE_FAKE_WORKER " --marked \"$@\""));
+  ASSERT_TRUE(eventually([] { return sleepers() == 1; }));
+  b->leave();
+  EXPECT_EQ(changed.get(), std::nullopt) << lines();
+  EXPECT_EQ(on("a"), 1);
+  EXPECT_EQ(spare.ranks(), 1);
+  EXPECT_TRUE(eventually([&] { return b->result().has_value(); })) << lines();
+  EXPECT_EQ(b->result()->how, actors::membership_end::left);
+  expect_nothing_lost(400);
+}
+
 // The group would not come back: it stays as it is for as long as the other node does.
 TEST_F(serving_nodes_upgrade_test, no_group_pauses_that_has_no_slots_to_come_back_to) {
   const auto [a, b] = start_two("1000", 400);
