@@ -202,6 +202,7 @@ TEST_F(serving_nodes_upgrade_test, a_node_that_is_to_leave_does_so_after_its_cha
   ASSERT_TRUE(eventually([&] { return on("a") == 1; }));
   a.leave();
   ASSERT_TRUE(eventually([&] { return said("when the change of its program is over"); }));
+  EXPECT_EQ(metric("troupe_node_leaving", "node=\"a\""), 1);
   EXPECT_EQ(changed.get(), std::nullopt) << lines();
   ASSERT_TRUE(eventually([&] { return said("it goes on there"); })) << lines();
   expect_told(change(a, good("--again")), "is leaving");
@@ -225,6 +226,22 @@ TEST_F(serving_nodes_upgrade_test, another_node_that_leaves_while_the_new_progra
   EXPECT_EQ(spare.ranks(), 1);
   EXPECT_TRUE(eventually([&] { return b->result().has_value(); })) << lines();
   EXPECT_EQ(b->result()->how, actors::membership_end::left);
+  expect_nothing_lost(400);
+}
+
+TEST_F(serving_nodes_upgrade_test, a_node_that_is_to_leave_and_ends_during_its_change_is_not_missed) {
+  const auto [a, b] = start_two("1000", 400);
+  join("spare", 1);
+  ASSERT_TRUE(eventually([&] { return said("node spare joined"); }));
+  auto changed = change_later(*a, sleeps(), 60s);
+  ASSERT_TRUE(eventually([] { return sleepers() == 1; }));
+  a->leave();
+  ASSERT_TRUE(eventually([&] { return metric("troupe_node_drains_total") == 1; })) << lines();
+  a->end();
+  expect_told(changed.get(), "the node has left the cluster");
+  ASSERT_TRUE(eventually([&] { return said("node a lost"); }));
+  EXPECT_EQ(metric("troupe_node_missing", "node=\"a\""), 0);
+  EXPECT_EQ(metric("troupe_node_drains_total"), 1);
   expect_nothing_lost(400);
 }
 
