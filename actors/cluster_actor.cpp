@@ -170,6 +170,7 @@ void node_leaves(self_pointer self) {
   node.wants_to_leave = true;
   show(self, *number, node);
   s.shared->log("node " + node.about.name + " wants to leave when the change of its program is over");
+  self->send(s.upgrade, caf::leave_atom::value, *number); // at once, where that has not begun
 }
 
 void node_declines(self_pointer self, const node_refusal& no) {

@@ -97,12 +97,24 @@ void take(self_pointer self, const machine_upgrade& order) {
   if (s.jobs.size() == 1) begin(self);
 }
 
+void call_off(self_pointer self, node_number machine) {
+  auto& jobs = self->state.jobs;
+  for (std::size_t i = jobs.size(); i-- > 1;) { // the first is under way
+    if (jobs[i].order.machine != machine) continue;
+    self->send(jobs[i].asker, upgrade_end{machine, "the node is leaving the cluster"});
+    jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 } // namespace
 
 upgrade_actor::behavior_type run_upgrades(self_pointer self, shared_state shared, std::vector<supervisor_actor> supervisors) {
   self->state.shared = std::move(shared);
   self->state.supervisors = std::move(supervisors);
-  return {[self](const machine_upgrade& order) { take(self, order); }};
+  return {
+      [self](const machine_upgrade& order) { take(self, order); },
+      [self](caf::leave_atom, node_number machine) { call_off(self, machine); },
+  };
 }
 
 } // namespace troupe::actors

@@ -152,6 +152,26 @@ TEST_F(serving_nodes_upgrade_test, nodes_that_ask_at_once_change_one_after_the_o
   expect_nothing_lost(480);
 }
 
+TEST_F(serving_nodes_upgrade_test, a_node_that_waits_for_its_turn_leaves_without_it) {
+  const auto [a, b] = start_two("1000", 400);
+  auto& spare = join("spare", 1);
+  ASSERT_TRUE(eventually([&] { return said("node spare joined"); }));
+  auto changed = change_later(*a, sleeps(), 60s);
+  ASSERT_TRUE(eventually([] { return sleepers() == 1; }));
+  auto waits = change_later(spare, good());
+  ASSERT_TRUE(eventually([&] { return said("told: waits"); }));
+  spare.leave();
+  expect_told(waits.get(), "the node is leaving the cluster");
+  ASSERT_TRUE(eventually([&] { return spare.result().has_value(); })) << lines();
+  EXPECT_EQ(spare.result()->how, actors::membership_end::left);
+  EXPECT_EQ(sleepers(), 1) << "the other change goes on";
+  join("c", 1);
+  ASSERT_TRUE(eventually([&] { return said("node c joined"); }));
+  a->end();
+  expect_told(changed.get(), "the node has left the cluster");
+  expect_nothing_lost(400);
+}
+
 TEST_F(serving_nodes_upgrade_test, a_node_that_is_lost_meanwhile_ends_its_change_and_the_next_waits_for_nothing) {
   const auto [a, b] = start_two("1000", 400);
   join("spare", 1);
