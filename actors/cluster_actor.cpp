@@ -36,7 +36,7 @@ void show_machine(const serving_state& shared, const std::string& name, node_num
 
 // A node that has joined.
 void show(self_pointer self, node_number number, const cluster_state::member& node) {
-  show_machine(*self->state.shared, node.about.name, number, node.slots, node.now == phase::leaving);
+  show_machine(*self->state.shared, node.about.name, number, node.slots, node.now == phase::leaving || node.wants_to_leave);
 }
 
 // -- joining ----------------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ void forget(self_pointer self, node_number number, const char* how) {
   const std::string& name = node.mapped().about.name;
   s.shared->slots->remove(number);
   s.shared->log("node " + name + " " + how);
-  s.shared->parts.metrics->set_node(name, {.missing = node.mapped().now != phase::leaving});
+  s.shared->parts.metrics->set_node(name, {.missing = node.mapped().now != phase::leaving && !node.mapped().wants_to_leave});
   tell_supervisors(self, number, name, node_event::lost);
 }
 
@@ -168,7 +168,9 @@ void node_leaves(self_pointer self) {
   }
   if (!node.upgrading) return let_leave(self, *number);
   node.wants_to_leave = true;
+  show(self, *number, node);
   s.shared->log("node " + node.about.name + " wants to leave when the change of its program is over");
+  self->send(s.upgrade, caf::leave_atom::value, *number); // at once, where that has not begun
 }
 
 void node_declines(self_pointer self, const node_refusal& no) {

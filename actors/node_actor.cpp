@@ -146,7 +146,7 @@ void change_program(self_pointer self, const program_offer& offer) {
 
 void program_has_changed(self_pointer self, const upgrade_end& end) {
   auto& s = self->state;
-  if (end.failure.empty()) s.program = s.offered;
+  s.programs->forget(end.failure.empty() ? std::exchange(s.program, s.offered) : s.offered);
   s.board->end_change(end.failure);
 }
 

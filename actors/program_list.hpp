@@ -1,10 +1,10 @@
 // The programs that a machine's ranks may run, by number: the first words of their command lines. Thread-safe.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "actors/program_messages.hpp"
 
@@ -12,12 +12,17 @@ namespace troupe::actors {
 
 class program_list {
  public:
-  explicit program_list(std::string first) : commands_{std::move(first)} {}
+  explicit program_list(std::string first) : commands_{{0, std::move(first)}} {}
 
   program_number add(std::string command) {
     const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-    return static_cast<program_number>(commands_.size() - 1);
+    commands_[++last_] = std::move(command);
+    return last_;
+  }
+  // No rank runs it any more, nor will: its file may be closed.
+  void forget(program_number number) {
+    const std::lock_guard lock(mutex_);
+    commands_.erase(number);
   }
   // Throws std::out_of_range.
   std::string at(program_number number) const {
@@ -27,7 +32,8 @@ class program_list {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<std::string> commands_;
+  std::map<program_number, std::string> commands_;
+  program_number last_ = 0; // numbers are not used again
 };
 
 } // namespace troupe::actors

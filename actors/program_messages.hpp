@@ -16,11 +16,13 @@ namespace troupe::actors {
 // Of those that a machine's ranks may run. The machine alone knows the files; 0 is the one that it began with.
 using program_number = std::uint32_t;
 
-// A group's ranks on one machine are to run another program. Where the group is not up, that waits for it.
+// A group's ranks on one machine are to run another program. Where the group is not up, that waits for it; but to undo a change needs no
+// group: whoever starts later runs that program in any case.
 struct program_change {
   node_number machine = this_machine;
   program_number program = 0;
   std::int64_t start_deadline_ms = 0; // of the ranks that run it; and so long it waits for the group, at most
+  bool undo = false;                  // back to the one before
 };
 
 struct program_changed {
@@ -56,7 +58,7 @@ struct program_offer {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, program_change& x) {
-  return f(caf::meta::type_name("program_change"), x.machine, x.program, x.start_deadline_ms);
+  return f(caf::meta::type_name("program_change"), x.machine, x.program, x.start_deadline_ms, x.undo);
 }
 
 template <class Inspector>

@@ -382,8 +382,9 @@ using supervisor_actor =
 // Who asks for another program.
 using upgrade_listener = caf::typed_actor<caf::reacts_to<upgrade_note>, caf::reacts_to<upgrade_end>>;
 
-// Changes the program of one machine at a time; answers with notes and one end. Who asks meanwhile waits.
-using upgrade_actor = caf::typed_actor<caf::reacts_to<machine_upgrade>>;
+// Changes the program of one machine at a time; answers with notes and one end. Who asks meanwhile waits. leave: a node wants to go,
+// so that a change of its program that has not begun is called off.
+using upgrade_actor = caf::typed_actor<caf::reacts_to<machine_upgrade>, caf::reacts_to<caf::leave_atom, node_number>>;
 
 // A node, as the head sees it. leave: it wants to; close: it may.
 using node_actor =

@@ -209,8 +209,8 @@ std::optional<std::string> caf_serving::replace_program(const std::string& progr
                     end = upgrade_end{this_machine, "the server is stopping"};
                   });
   }
+  shared_->programs.forget(end->failure.empty() ? std::exchange(program_, wanted) : wanted);
   if (!end->failure.empty()) return end->failure;
-  program_ = wanted;
   return std::nullopt;
 }
 

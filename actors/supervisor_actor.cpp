@@ -292,7 +292,10 @@ void leave_nodes(self_pointer self) {
     s.shared->log(replica_prefix(s) + "its node wants to leave, but no other slots are free and no other replica is up: it goes on there");
     return;
   }
-  if (s.now == phase::starting) return start_has_failed(self, {{}, "its node leaves", false}, true);
+  if (s.now == phase::starting) { // that is nobody's failure, a new program's least of all
+    s.shared->log(replica_prefix(s) + "starts elsewhere: its node leaves");
+    return start_group(self);
+  }
   s.by_order = true;
   s.shared->log(replica_prefix(s) + "moves: its node leaves");
   self->send(s.core.scheduler, pause_group{s.generation});
@@ -302,6 +305,12 @@ void node_has_changed(self_pointer self, const node_change& change) {
   if (change.what == node_event::lost) return node_is_lost(self, change);
   if (change.what == node_event::joined && self->state.now == phase::waiting) return start_group(self);
   leave_nodes(self);
+}
+
+caf::typed_response_promise<program_changed> change_program(self_pointer self, const program_change& wanted) {
+  auto answer = ask_for_program(self, wanted);
+  if (wanted.undo && program_undoes_start(self->state)) start_group(self);
+  return answer;
 }
 
 void device_has_hung_up(self_pointer self, const rank_seat& seat) {
@@ -386,7 +395,7 @@ supervisor_actor::behavior_type run_supervisor(self_pointer self, shared_state s
       [self](const node_change& change) { node_has_changed(self, change); },
       [self](const group_timeout& over) { wait_is_over(self, over); },
       [self](const group_paused& paused) { group_has_paused(self, paused); },
-      [self](const program_change& wanted) { return ask_for_program(self, wanted); },
+      [self](const program_change& wanted) { return change_program(self, wanted); },
       [self](caf::close_atom) { stop(self); },
   };
 }

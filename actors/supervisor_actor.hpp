@@ -58,6 +58,7 @@ struct program_trial {
   program_number program = 0, before = 0;
   std::chrono::milliseconds start_deadline{};
   std::uint64_t begin_by_ns = 0; // waiting: until then
+  bool undo = false;             // of an earlier change
   std::int32_t ranks = 0;        // of the group on the machine, when it paused
   std::uint64_t paused_at_ns = 0;
   std::uint64_t paused_ns = 0; // 0: not up again yet

@@ -51,6 +51,24 @@ void begin(self_pointer self) {
   self->send(s.core.scheduler, pause_group{s.generation});
 }
 
+// Whoever starts from now on runs that program; who runs the other makes way for it, if the group can come back.
+void change_back(self_pointer self) {
+  auto& s = self->state;
+  program_trial& change = *s.change;
+  change.ranks = ranks_on(s, change.machine);
+  s.programs[change.machine] = change.program;
+  if (s.now == supervisor_state::phase::starting && change.ranks > 0) {
+    change.now = stage::undoing;
+    return; // the start begins anew
+  }
+  if (s.now != supervisor_state::phase::up || change.ranks == 0) return end_change(self, {});
+  if (s.shared->slots && !s.shared->slots->could_claim(s.replica)) {
+    return end_change(self, "a machine of the group wants to leave, and there are no other slots: until then it runs the new program");
+  }
+  change.now = stage::pausing;
+  self->send(s.core.scheduler, pause_group{s.generation});
+}
+
 void wait_for_proof(self_pointer self) {
   const auto& s = self->state;
   self->delayed_send(self, kProof, group_timeout{s.generation, group_wait::proof, s.losses});
@@ -65,6 +83,7 @@ void prove(self_pointer self) {
     std::snprintf(line, sizeof line, "the new program runs after a pause of %.3f s", static_cast<double>(change.paused_ns) / 1e9);
     s.shared->log(replica_prefix(s) + line);
   }
+  change.ranks = ranks_on(s, change.machine); // the group may have started elsewhere
   change.now = stage::proving;
   change.steps = s.shared->health.steps(s.replica);
   wait_for_proof(self);
@@ -86,6 +105,11 @@ caf::typed_response_promise<program_changed> ask_for_program(self_pointer self, 
   s.change->start_deadline = deadline;
   s.change->begin_by_ns = now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(deadline).count());
   s.change->answer = answer;
+  s.change->undo = wanted.undo;
+  if (wanted.undo) {
+    change_back(self);
+    return answer;
+  }
   self->delayed_send(self, deadline, group_timeout{s.generation, group_wait::begin, s.losses});
   if (s.now == supervisor_state::phase::up) begin(self);
   return answer;
@@ -102,6 +126,10 @@ void program_meets_group(self_pointer self) {
 bool program_meets_pause(self_pointer self) {
   auto& s = self->state;
   if (!s.change || s.change->now != stage::pausing) return false;
+  if (s.change->undo) {
+    s.change->now = stage::undoing;
+    return true;
+  }
   s.change->now = stage::starting;
   s.change->before = std::exchange(s.programs[s.change->machine], s.change->program);
   return true;
@@ -111,6 +139,7 @@ void program_meets_loss(self_pointer self, const std::string& reason, loss_cause
   auto& s = self->state;
   if (!s.change) return;
   if (s.change->now == stage::pausing) {
+    if (s.change->undo) return end_change(self, {}); // those that come run it
     s.change->now = stage::waiting;
     begin_time_is_over(self);
     return;
@@ -136,6 +165,10 @@ void program_meets_lost_node(self_pointer self, const node_change& lost) {
   auto& s = self->state;
   s.programs.erase(lost.node);
   if (s.change && s.change->machine == lost.node) end_change(self, "node " + lost.name + " is lost");
+}
+
+bool program_undoes_start(const supervisor_state& s) {
+  return s.change && s.change->now == stage::undoing && s.now == supervisor_state::phase::starting;
 }
 
 bool program_is_changing(const supervisor_state& s) { return s.change && s.change->now == stage::starting; }

@@ -7,6 +7,9 @@
 // and ranks that wait for each other in vain, look like that too: so the second one undoes it. Who has work and ends no step of it has
 // proved nothing: it goes on proving until the step's deadline tells.
 //
+// To undo a change of another time needs no group: what is pausing or starting is undone as above, and where none runs, or the group is
+// lost meanwhile, the next start does it.
+//
 // Every wait ends: for the group to be up with the deadline of a start, for its steps with theirs, for slots at once. So whoever asks may
 // wait for the answer, which comes when it is true.
 #pragma once
@@ -21,7 +24,8 @@ namespace troupe::actors {
 
 using supervisor_pointer = actor_pointer<supervisor_actor, supervisor_state>;
 
-// Begins a change, or answers why it cannot begin.
+// Begins a change, or answers why it cannot begin. Where that undoes one while the group starts (program_undoes_start), the start is to
+// begin anew.
 caf::typed_response_promise<program_changed> ask_for_program(supervisor_pointer self, const program_change& wanted);
 
 // The group is up: a waiting change begins, a new program has to last, an undone change is answered.
@@ -36,6 +40,8 @@ void program_meets_no_places(supervisor_pointer self);
 void program_meets_lost_node(supervisor_pointer self, const node_change& lost);
 // The group did not start. True when that was the new program: the one of before is to be started at once.
 bool program_meets_failed_start(supervisor_pointer self, const std::string& reason);
+// Ranks are starting that run a program which is not to be.
+bool program_undoes_start(const supervisor_state& s);
 // The ranks of a change go or start, which is no restart.
 bool program_is_changing(const supervisor_state& s);
 // The ranks of the program of before are started for the first time after a change was undone: no restart either.

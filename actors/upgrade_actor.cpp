@@ -25,10 +25,9 @@ std::string prefix(const upgrade_state& s) {
 }
 
 // The supervisor answers when it is true: it keeps the deadlines.
-void ask(self_pointer self, program_number program, std::int64_t start_deadline_ms,
-         void (*then)(self_pointer, const program_changed& how)) {
+void ask(self_pointer self, const program_change& wanted, void (*then)(self_pointer, const program_changed& how)) {
   auto& s = self->state;
-  self->request(s.supervisors[s.replica], caf::infinite, program_change{s.jobs.front().order.machine, program, start_deadline_ms})
+  self->request(s.supervisors[s.replica], caf::infinite, wanted)
       .then([self, then](const program_changed& how) { then(self, how); },
             [self, then](const caf::error&) {
               then(self, {"the supervisor of the group ended", 0, 0});
@@ -60,12 +59,13 @@ void change_next(self_pointer self) {
   auto& s = self->state;
   const machine_upgrade& order = s.jobs.front().order;
   if (s.replica == s.supervisors.size()) return finish(self);
-  ask(self, order.program, order.start_deadline_ms, has_changed);
+  ask(self, {order.machine, order.program, order.start_deadline_ms, false}, has_changed);
 }
 
 void has_changed_back(self_pointer self, const program_changed& how) {
   auto& s = self->state;
   note(self, s.jobs.front(), prefix(s) + (how.failure.empty() ? "changed back" : "not changed back: " + how.failure));
+  if (!how.failure.empty()) s.failure += "; " + prefix(s) + "not changed back: " + how.failure;
   undo_next(self);
 }
 
@@ -73,7 +73,8 @@ void undo_next(self_pointer self) {
   auto& s = self->state;
   if (s.replica == 0) return finish(self);
   --s.replica;
-  ask(self, s.jobs.front().order.before, s.shared->options.start_deadline.count(), has_changed_back);
+  const machine_upgrade& order = s.jobs.front().order;
+  ask(self, {order.machine, order.before, s.shared->options.start_deadline.count(), true}, has_changed_back);
 }
 
 void begin(self_pointer self) {
@@ -96,12 +97,24 @@ void take(self_pointer self, const machine_upgrade& order) {
   if (s.jobs.size() == 1) begin(self);
 }
 
+void call_off(self_pointer self, node_number machine) {
+  auto& jobs = self->state.jobs;
+  for (std::size_t i = jobs.size(); i-- > 1;) { // the first is under way
+    if (jobs[i].order.machine != machine) continue;
+    self->send(jobs[i].asker, upgrade_end{machine, "the node is leaving the cluster"});
+    jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 } // namespace
 
 upgrade_actor::behavior_type run_upgrades(self_pointer self, shared_state shared, std::vector<supervisor_actor> supervisors) {
   self->state.shared = std::move(shared);
   self->state.supervisors = std::move(supervisors);
-  return {[self](const machine_upgrade& order) { take(self, order); }};
+  return {
+      [self](const machine_upgrade& order) { take(self, order); },
+      [self](caf::leave_atom, node_number machine) { call_off(self, machine); },
+  };
 }
 
 } // namespace troupe::actors

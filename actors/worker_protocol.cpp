@@ -134,7 +134,7 @@ std::variant<worker_program, std::string> ask(std::string command, std::chrono::
   std::string name, protocol, version;
   if (!(words >> name >> protocol >> version) || name != kName) return "it is no troupe program: it does not say which protocol it speaks";
   if (protocol != worker_protocol()) return unlike(protocol, version);
-  return worker_program{std::move(command), std::move(version)};
+  return worker_program{std::move(command), std::move(version), -1};
 }
 
 } // namespace
@@ -177,7 +177,10 @@ std::variant<worker_program, std::string> find_worker_program(const std::string&
     struct stat about {};
     if (fstat(file, &about) == 0 && !S_ISREG(about.st_mode)) throw std::runtime_error("it is no file");
     auto found = ask(path_of(file), deadline);
-    if (std::holds_alternative<worker_program>(found)) return found; // the file stays open for good: few programs come in a server's life
+    if (auto* program = std::get_if<worker_program>(&found)) {
+      program->file = file;
+      return found;
+    }
     failure = std::get<std::string>(found);
   } catch (const std::exception& e) {
     failure = e.what();
@@ -185,5 +188,7 @@ std::variant<worker_program, std::string> find_worker_program(const std::string&
   close(file);
   return refuse(failure);
 }
+
+void close_program(const worker_program& program) { close(program.file); }
 
 } // namespace troupe::actors

@@ -20,12 +20,16 @@ std::string worker_protocol_line(const std::string& version);
 
 // A program that device processes may run. It is this very file, held open, whatever becomes of its name later.
 struct worker_program {
-  std::string command; // the first word of a command line; good while this process lives
+  std::string command; // the first word of a command line; good until close_program
   std::string version;
+  int file = -1; // of this process, open
 };
 
 // Asks the program at `path`; the refusal says why device processes of this serving process cannot run it. It is killed when it has not
 // answered by the deadline.
 std::variant<worker_program, std::string> find_worker_program(const std::string& path, std::chrono::milliseconds deadline);
+
+// When nobody runs it any more, nor will.
+void close_program(const worker_program& program);
 
 } // namespace troupe::actors

@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -20,7 +22,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgramAnswers{10'000};
 
-admin_socket::outcome upgrade(const upgrade_host& host, const std::string& text, const admin_socket::tell_fn& tell) {
+// `runs`: the program that is run since an earlier upgrade, none before the first.
+admin_socket::outcome upgrade(const upgrade_host& host, std::optional<actors::worker_program>& runs, const std::string& text,
+                              const admin_socket::tell_fn& tell) {
   const auto heard = parse_upgrade_command(text);
   if (const auto* refusal = std::get_if<std::string>(&heard)) return {false, *refusal};
   const auto& command = std::get<upgrade_command>(heard);
@@ -30,8 +34,11 @@ admin_socket::outcome upgrade(const upgrade_host& host, const std::string& text,
   const auto& program = std::get<actors::worker_program>(found);
   spdlog::info("upgrade: {} are to run {} ({})", host.whose, path, program.version);
   if (auto failure = host.replace(program.command, command.start_deadline, tell)) {
+    actors::close_program(program);
     return {false, *failure + "; " + host.whose + " run the program of before"};
   }
+  if (runs) actors::close_program(*runs);
+  runs = program;
   return {true, host.whose + " run version " + program.version};
 }
 
@@ -40,8 +47,9 @@ admin_socket::outcome upgrade(const upgrade_host& host, const std::string& text,
 std::unique_ptr<admin_socket> listen_for_upgrades(upgrade_host host) {
   try {
     return std::make_unique<admin_socket>(admin_name(getpid()),
-                                          [host = std::move(host)](const std::string& text, const admin_socket::tell_fn& tell) {
-                                            const auto how = upgrade(host, text, tell);
+                                          [host = std::move(host), runs = std::make_shared<std::optional<actors::worker_program>>()](
+                                              const std::string& text, const admin_socket::tell_fn& tell) {
+                                            const auto how = upgrade(host, *runs, text, tell);
                                             how.done ? spdlog::info("upgrade: {}", how.text) : spdlog::error("upgrade: {}", how.text);
                                             return how;
                                           });

@@ -45,18 +45,20 @@ inline std::vector<int> children() {
 inline int children_of_this_process() { return static_cast<int>(children().size()); }
 
 // Of these, those whose command line holds both words.
-inline int children_with(const std::string& word, const std::string& other) {
-  const auto match = [&](int pid) {
+inline std::vector<int> pids_with(const std::string& word, const std::string& other) {
+  const auto unlike = [&](int pid) {
     std::ifstream words("/proc/" + std::to_string(pid) + "/cmdline");
     bool first = false, second = false;
     for (std::string text; std::getline(words, text, '\0');) {
       first = first || text == word;
       second = second || text == other;
     }
-    return first && second;
+    return !first || !second;
   };
-  const auto all = children();
-  return static_cast<int>(std::count_if(all.begin(), all.end(), match));
+  auto found = children();
+  found.erase(std::remove_if(found.begin(), found.end(), unlike), found.end());
+  return found;
 }
+inline int children_with(const std::string& word, const std::string& other) { return static_cast<int>(pids_with(word, other).size()); }
 
 } // namespace troupe::test

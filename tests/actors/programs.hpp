@@ -31,10 +31,10 @@ class programs {
   std::string rank(const std::string& name, const std::string& lines) const {
     return write(name, "case $* in *worker-protocol) exec " TROUPE_FAKE_WORKER " \"$@\";; esac\n" + lines);
   }
-  // One whose first rank is a good one with these flags, and every other ends with code 5.
-  std::string good_once(const std::string& name, const std::string& flags) const {
+  // One whose first rank is a good one with these flags, and every other does what `lines` say.
+  std::string good_once(const std::string& name, const std::string& flags, const std::string& lines = "exit 5") const {
     return rank(name,
-                "if mkdir " + path(name + ".mark") + " 2> /dev/null; then exec " TROUPE_FAKE_WORKER " " + flags + " \"$@\"; fi; exit 5");
+                "if mkdir " + path(name + ".mark") + " 2> /dev/null; then exec " TROUPE_FAKE_WORKER " " + flags + " \"$@\"; fi; " + lines);
   }
 
  private:

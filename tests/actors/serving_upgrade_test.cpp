@@ -7,6 +7,7 @@
 #include <future>
 #include <sstream>
 
+#include "actors/program_list.hpp"
 #include "actors/worker_protocol.hpp"
 #include "tests/actors/group_fixture.hpp"
 #include "tests/actors/processes.hpp"
@@ -326,6 +327,19 @@ TEST_F(worker_program_test, a_program_is_the_file_that_it_was_when_it_was_found)
   std::filesystem::remove(path);
   files.write("program", "exit 1");
   EXPECT_EQ(refusal(std::get<actors::worker_program>(found).command), "none") << "the old file still answers";
+}
+
+TEST_F(worker_program_test, a_program_that_nobody_runs_is_closed_and_forgotten) {
+  const auto found = std::get<actors::worker_program>(actors::find_worker_program(files.worker("program", ""), 10s));
+  actors::program_list programs("first");
+  const auto number = programs.add(found.command);
+  EXPECT_EQ(programs.at(number), found.command);
+  programs.forget(number);
+  actors::close_program(found);
+  EXPECT_NE(refusal(found.command), "none");
+  EXPECT_THROW(programs.at(number), std::out_of_range);
+  EXPECT_NE(programs.add("other"), number) << "whoever still named the old one would get another";
+  EXPECT_EQ(programs.at(0), "first");
 }
 
 TEST_F(worker_program_test, the_protocol_says_the_same_every_time_and_holds_no_space) {

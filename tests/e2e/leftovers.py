@@ -11,10 +11,12 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import time
 
 from cluster import Cluster, Node
 from server import Server
+from upgrade import upgrade, write_program
 
 WARM_UP = 3  # rounds after which everything that is made once is there
 MARK = f"TROUPE_TEST_LEFTOVERS={os.getpid()}"  # in the environment of every process that is started here
@@ -157,6 +159,18 @@ def workers_are_killed(program, model, rounds):
         over_rounds("a worker was killed", rounds, lambda: [Holdings("server", server.process.pid), Holdings("keeper", keeper)], act)
 
 
+def programs_are_tried(program, model, rounds):
+    """A program that does not start, and every third time one that runs: the files of those that nobody runs are closed."""
+    with tempfile.TemporaryDirectory() as folder, Server(program, model, "--device", "cpu", "--isolate-devices") as server:
+        bad = write_program(pathlib.Path(folder) / "bad", f'case $* in *worker-protocol) exec {program} "$@";; esac\nexit 9')
+
+        def act(number):
+            code, text = upgrade(program, server, *([] if number % 3 == 0 else ["--program", bad]))
+            assert code == (0 if number % 3 == 0 else 1), text
+
+        over_rounds("a program was tried", rounds, lambda: [Holdings("server", server.process.pid)], act)
+
+
 def nodes_are_frozen(program, model, rounds):
     """A node is lost with its rank, and comes back: it ends what it has and joins anew."""
     with Cluster(program, model, "--slots", "0", "--max-device-restarts", "100000", start_nodes=lambda at: [Node(program, at, name="a")]) as server:
@@ -198,6 +212,7 @@ def main():
     nodes_come_and_go(program, model, rounds)
     ranks_are_killed(program, model, rounds)
     workers_are_killed(program, model, rounds)
+    programs_are_tried(program, model, max(3, rounds // 3))
     nodes_are_frozen(program, model, max(1, rounds // 5))
     deadline = time.monotonic() + 10
     while left := descendants():
