@@ -30,7 +30,7 @@ void ask(self_pointer self, const program_change& wanted, void (*then)(self_poin
   self->request(s.supervisors[s.replica], caf::infinite, wanted)
       .then([self, then](const program_changed& how) { then(self, how); },
             [self, then](const caf::error&) {
-              then(self, {"the supervisor of the group ended", 0, 0});
+              then(self, {"the server is stopping", 0, 0}); // a supervisor ends for nothing else
             });
 }
 
