@@ -53,21 +53,27 @@ class Watch:
         return self.moment
 
 
-def children_of(pid, command="worker"):
-    """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
+def all_children_of(pid):
+    """Process ids of the children of all threads of a process, whatever they run."""
     pids = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
-            children = (task / "children").read_text().split()
-        except FileNotFoundError:  # the thread has ended meanwhile
+            pids += map(int, (task / "children").read_text().split())
+        except OSError:  # the thread has ended meanwhile
+            pass
+    return pids
+
+
+def children_of(pid, command="worker"):
+    """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
+    pids = []
+    for child in all_children_of(pid):
+        try:
+            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has just gone
             continue
-        for child in children:
-            try:
-                words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except OSError:  # it has just gone
-                continue
-            if len(words) > 1 and words[1].decode() == command:
-                pids.append(int(child))
+        if len(words) > 1 and words[1].decode() == command:
+            pids.append(child)
     return pids
 
 

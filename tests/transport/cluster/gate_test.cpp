@@ -28,12 +28,31 @@ using namespace std::chrono_literals;
 constexpr const char* kToken = "sixteen letters and more";
 const identity kProgram{"1-aa", "1.0", "build-a"};
 
-int connect_to(std::uint16_t port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   at.sin_port = htons(port);
+  return at;
+}
+
+// A listening socket, -1 where there is none, and its port.
+int listen_on_loopback(std::uint16_t& port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at = loopback(0);
+  socklen_t size = sizeof at;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || listen(fd, 64) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+    close(fd);
+    return -1;
+  }
+  port = ntohs(at.sin_port);
+  return fd;
+}
+
+int connect_to(std::uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at = loopback(port);
   if (connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) {
     close(fd);
     return -1;
@@ -66,15 +85,8 @@ std::string receive(int fd, std::size_t count) {
 // Answers each connection with its bytes.
 class echo {
  public:
-  echo() : door_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    EXPECT_EQ(bind(door_, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-    EXPECT_EQ(listen(door_, 64), 0);
-    getsockname(door_, reinterpret_cast<sockaddr*>(&at), &size);
-    port = ntohs(at.sin_port);
+  echo() : door_(listen_on_loopback(port)) {
+    EXPECT_GE(door_, 0);
     thread_ = std::thread([this] { serve(); });
   }
   ~echo() {
@@ -311,14 +323,9 @@ TEST_F(gate_test, tls_and_a_token_are_both_asked_for_where_both_are_set) {
 
 TEST_F(gate_test, a_head_that_does_not_know_the_token_is_not_believed) {
   // It lets everybody in, and cannot prove itself.
-  const int fake = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ASSERT_EQ(bind(fake, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
-  ASSERT_EQ(listen(fake, 1), 0);
-  getsockname(fake, reinterpret_cast<sockaddr*>(&at), &size);
+  std::uint16_t port = 0;
+  const int fake = listen_on_loopback(port);
+  ASSERT_GE(fake, 0);
   std::thread impostor([&] {
     const int fd = accept4(fake, nullptr, nullptr, SOCK_CLOEXEC);
     send_all(fd, head_line(random_nonce()));
@@ -327,7 +334,7 @@ TEST_F(gate_test, a_head_that_does_not_know_the_token_is_not_believed) {
     receive(fd, 1000);
     close(fd);
   });
-  links node({"127.0.0.1", ntohs(at.sin_port), {kToken, {}, {}, {}}, kProgram});
+  links node({"127.0.0.1", port, {kToken, {}, {}, {}}, kProgram});
   EXPECT_NE(refusal([&] { node.probe(); }).find("does not know the token"), std::string::npos);
   impostor.join();
   close(fake);
