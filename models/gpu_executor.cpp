@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -38,6 +39,7 @@ struct pending_step {
   std::vector<awaited_item> items;
   std::uint64_t prepare_at_ns = 0;
   std::uint64_t prepare_ns = 0;
+  std::promise<void> queued; // where a group watches it: all above is there
 };
 
 // When the step in a download slot had been computed.
@@ -85,8 +87,8 @@ class gpu_executor final : public step_executor {
         kv_(*kv_memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
         rank_(rank),
         model_(
-            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), kv_memory_.kept, memory_.small, streams_.compute,
-            options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
+            config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), kv_memory_.kept, memory_.small,
+            streams_.compute, options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, &rank_}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
     start_.lap("memory and weights");
@@ -132,23 +134,30 @@ class gpu_executor final : public step_executor {
     pending->epoch = plan.epoch;
     pending->step = plan.step;
     pending->deliver = std::move(deliver);
+    await_verifications();
+    if (watches_queueing()) {
+      worker_.push([this, pending] {
+        await_queued(*pending);
+        finish(*pending);
+      });
+    }
     try {
       cuda::use_device(device_);
-      await_verifications();
       take_news();
       std::optional<std::string> breach = beyond_device(plan);
       if (breach) table_.fail(*breach);
       if (!breach) breach = table_.take(plan);
       if (breach) {
-        pending->failure = step_failure{std::move(*breach)};
+        pending->failure = ended_by_ ? *ended_by_ : step_failure{std::move(*breach)};
       } else {
         start_step(plan, *pending);
       }
     } catch (const std::exception& e) {
-      pending->failure = failure_of(plan.step, e);
-      table_.fail(pending->failure->reason);
+      pending->failure = ended_by_ = failure_of(plan.step, e);
+      table_.fail(ended_by_->reason);
     }
     pending->prepare_ns = now_ns() - pending->prepare_at_ns;
+    if (watches_queueing()) return pending->queued.set_value();
     if (synchronous_) return finish(*pending);
     worker_.push([this, pending] { finish(*pending); });
   }
@@ -157,6 +166,18 @@ class gpu_executor final : public step_executor {
   // In a group the leader's answer to a verification lets the scheduler go on while this rank may not have read its own.
   void await_verifications() {
     if (std::exchange(verifying_, false) && rank_.grouped()) worker_.wait_below(1);
+  }
+
+  // A call into CUDA that loads a kernel, or finds the queue full, does not come back while a kernel before it waits for a peer: so in a
+  // group a step's deadline begins before the step is queued.
+  bool watches_queueing() const { return rank_.grouped() && !synchronous_; }
+
+  void await_queued(pending_step& pending) {
+    const auto queued = pending.queued.get_future();
+    if (queued.wait_for(rank_.watch()->deadline()) != std::future_status::ready) {
+      rank_.abort("step " + std::to_string(pending.step) + " was not queued in time: the device waits for a peer");
+    }
+    queued.wait();
   }
 
   // How long the weights took differs from rank to rank; from here on ranks wait for each other's sums.
@@ -178,7 +199,7 @@ class gpu_executor final : public step_executor {
                                openings_[static_cast<std::size_t>(item.slot)]});
     }
     verifying_ = verifying_ || step_.verifies;
-    worker_.wait_below(steps_in_flight - 1); // the download's last use has been read, and nobody looks back at it
+    worker_.wait_below(steps_in_flight - (watches_queueing() ? 0 : 1)); // the download's last use was read, and nobody looks back at it
     pending.slot = next_slot_;
     next_slot_ = (next_slot_ + 1) % steps_in_flight;
     pending.layout = runner_.run(step_, pending.slot);
@@ -272,8 +293,9 @@ class gpu_executor final : public step_executor {
   executor_info info_;
   bool synchronous_;
   slot_table table_;
-  std::vector<std::uint64_t> openings_; // by slot: how often it was opened
-  gpu_step step_;                       // the one being laid out
+  std::vector<std::uint64_t> openings_;  // by slot: how often it was opened
+  gpu_step step_;                        // the one being laid out
+  std::optional<step_failure> ended_by_; // why no plan is taken any more
   std::size_t next_slot_ = 0;
   bool verifying_ = false;                       // a plan under way has verifications
   std::optional<computed_step> computed_before_; // the finishing thread's
@@ -347,21 +369,23 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   if (options.keep) claim = claim_weights(options.keep, source, region_of(config, shape, source, options.device));
   kv_memory kv = claim_kv_memory(config, plan, source, options);
   if (claim.now() == keeper::claim::state::alone) {
-    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
-      gpu_weights made = make_weights(shape, memory, on);
-      start.tell(plan.weight_bytes, false, claim);
-      return made;
-    });
+    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), std::move(kv),
+                                          [&](std::byte* memory, const cuda::stream& on) {
+                                            gpu_weights made = make_weights(shape, memory, on);
+                                            start.tell(plan.weight_bytes, false, claim);
+                                            return made;
+                                          });
   }
   auto kept = std::make_unique<cuda::kept_memory>(std::move(claim), options.device);
   cuda::kept_memory& block = *kept;
-  return std::make_unique<gpu_executor>(config, plan, options, rank, std::move(kept), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
-    const bool mapped = block.filled();
-    gpu_weights made = mapped ? filled_weights(config, shape.ends, shape.type, memory) : make_weights(shape, memory, on);
-    block.seal();
-    start.tell(plan.weight_bytes, mapped, block.claim());
-    return made;
-  });
+  return std::make_unique<gpu_executor>(
+      config, plan, options, rank, std::move(kept), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
+        const bool mapped = block.filled();
+        gpu_weights made = mapped ? filled_weights(config, shape.ends, shape.type, memory) : make_weights(shape, memory, on);
+        block.seal();
+        start.tell(plan.weight_bytes, mapped, block.claim());
+        return made;
+      });
 }
 
 } // namespace

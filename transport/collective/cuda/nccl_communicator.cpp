@@ -67,6 +67,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  std::chrono::milliseconds deadline() const { return options_.deadline; }
   bool is_stuck() const { return stuck_; }
   void when_ended(std::function<void()> destroy_graphs) {
     const std::lock_guard lock(fault_mutex_);
@@ -245,6 +246,7 @@ class gpu_communicator final : public nccl_communicator {
 
   int rank() const override { return end_->rank(); }
   int size() const override { return end_->size(); }
+  std::chrono::milliseconds deadline() const override { return end_->deadline(); }
   bool is_stuck() const override { return end_->is_stuck(); }
   void when_ended(std::function<void()> destroy_graphs) override { end_->when_ended(std::move(destroy_graphs)); }
   void before_end(std::function<void()> let_go) override { end_->before_end(std::move(let_go)); }

@@ -37,6 +37,7 @@ nccl_group_id make_nccl_group_id(const nccl_options& options);
 // queued shows in wait(), which then aborts: queued work ends, streams and device stay usable.
 class nccl_communicator : public communicator {
  public:
+  virtual std::chrono::milliseconds deadline() const = 0; // of queueing a call, and of wait()
   // The same as wait(), for what was recorded on a stream: work queued behind it may go on.
   virtual void wait_for(const event& point) = 0;
   // Called when a fault or abort() ends the group, on that thread, while NCCL aborts: it must destroy all graphs that hold calls of this
