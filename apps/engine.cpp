@@ -379,7 +379,9 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
   parts.timeline = std::move(timeline);
-  parts.log = [](const std::string& line) { spdlog::warn("{}", line); };
+  parts.log = [](actors::log_level level, const std::string& line) {
+    level == actors::log_level::warning ? spdlog::warn("{}", line) : spdlog::info("{}", line);
+  };
   auto engine = actors::serving::start(std::move(serving), std::move(parts));
   warn_of_small_pool(options, *source, engine->model());
   return engine;

@@ -8,6 +8,7 @@ usage: nodes.py TROUPE MODEL
 """
 import json
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -81,7 +82,12 @@ def last_node_leaves(program, model, expected):
     def one(address):
         return [Node(program, address, "--drain-timeout", "1", name="a")]
 
-    with Cluster(program, model, "--slots", "0", start_nodes=one) as server:
+    server = Cluster(program, model, "--slots", "0", start_nodes=one)
+    server.wait_text("waits for slots")
+    server.url = re.search(r"listening on (http://\S+)", server.text()).group(1)
+    status, said = server.get("/readyz")
+    assert status == 503 and "the model waits for slots: its group takes 1, " in said, (status, said)
+    with server:
         load = Load(server).start().in_midst()
         assert server.nodes[0].stop() == 0
         assert "leaving all the same" in server.nodes[0].text()
