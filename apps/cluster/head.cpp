@@ -66,7 +66,9 @@ actors::cluster_options cluster_head::describe(const engine_options& options, co
   cluster.head.device =
       options.device == "cpu" || (options.device == "auto" && !choose_device(options, source.config()).gpu) ? "cpu" : "cuda";
   cluster.head.fingerprint = fingerprint(options, source);
-  cluster.head.arguments = to_arguments(options);
+  engine_options shared = options;
+  if (!shared.draft_model.empty()) shared.draft_model = std::filesystem::absolute(shared.draft_model);
+  cluster.head.arguments = to_arguments(shared);
   cluster.head.arguments.erase(cluster.head.arguments.begin()); // the model: each machine has its own path
   cluster.lead_join_to = [gate = gate_.get()](std::uint16_t port) { gate->lead_join_to(port); };
   cluster.open_port = [gate = gate_.get()](std::uint16_t port) { gate->open(port); };
