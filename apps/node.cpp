@@ -33,7 +33,7 @@ using namespace std::chrono_literals;
 struct node_options {
   std::string join, name, interface;
   std::filesystem::path model, draft_model; // empty: the head's
-  std::string device = "auto"; // what the head has, at its first
+  std::string device = "auto";              // what the head has, at its first
   int drain_timeout_s = 30;
   cluster_flags cluster;
   bool upgrade = false; // a node that runs already is asked
@@ -289,8 +289,9 @@ void add_node(CLI::App& app, int& exit_code) {
                       "interface or address that this machine's ranks talk through (default: the one that leads to the head)");
   command->add_option("--model", options->model, "where the head's model is on this machine (default: at the same path)")
       ->check(CLI::ExistingPath);
-  command->add_option("--speculative-draft-model", options->draft_model,
-                      "likewise the head's draft model, if it has one (default: at the same path)")
+  command
+      ->add_option("--speculative-draft-model", options->draft_model,
+                   "likewise the head's draft model, if it has one (default: at the same path)")
       ->check(CLI::ExistingPath);
   command->add_option("--device", options->device, "auto (what the head's ranks run on), cpu, cuda or cuda:N, the first one to use")
       ->capture_default_str();
