@@ -39,6 +39,9 @@ struct cluster_options {
   // The doors of transport/cluster: where nodes that join are led, and which ports ranks may come to.
   std::function<void(std::uint16_t port)> lead_join_to;
   std::function<void(std::uint16_t port)> open_port, close_port;
+  // Hears, from any thread, what is missing where a group waits for room, and of an empty text when none waits any more; may be empty. Must
+  // not call the serving side.
+  std::function<void(const std::string& for_what)> groups_wait;
 };
 
 // -- a node -------------------------------------------------------------------------------------------------------------------------

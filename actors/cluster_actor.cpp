@@ -47,7 +47,7 @@ std::optional<node_number> number_of(const cluster_state& s, const std::string& 
   return found == s.nodes.end() ? std::nullopt : std::optional(found->first);
 }
 
-void forget(self_pointer self, node_number node, const char* how);
+void forget(self_pointer self, node_number node, const char* how, log_level level = log_level::warning);
 
 node_refusal judge(self_pointer self, const node_description& about) {
   const bool ours = self->state.shared->cluster->loopback;
@@ -100,22 +100,22 @@ void node_is_ready(self_pointer self, const node_ready& ready) {
   node.now = phase::member;
   node.slots = std::clamp(ready.slots, 1, kMostSlots);
   s.shared->slots->add(*number, node.about.name, node.slots);
-  s.shared->log("node " + node.about.name + " joined: " + std::to_string(node.slots) + " slot(s) at " + node.about.address + ", " +
-                ready.device + ", " + std::to_string(node.about.memory_bytes >> 20) + " MiB of memory free");
+  s.shared->inform("node " + node.about.name + " joined: " + std::to_string(node.slots) + " slot(s) at " + node.about.address + ", " +
+                   ready.device + ", " + std::to_string(node.about.memory_bytes >> 20) + " MiB of memory free");
   show(self, *number, node);
   tell_supervisors(self, *number, node.about.name, node_event::joined);
 }
 
 // -- going ------------------------------------------------------------------------------------------------------------------------
 
-void forget(self_pointer self, node_number number, const char* how) {
+void forget(self_pointer self, node_number number, const char* how, log_level level) {
   auto& s = self->state;
   const auto node = s.nodes.extract(number);
   self->demonitor(node.mapped().handle.address());
   if (node.mapped().now == phase::joining) return;
   const std::string& name = node.mapped().about.name;
   s.shared->slots->remove(number);
-  s.shared->log("node " + name + " " + how);
+  level == log_level::info ? s.shared->inform("node " + name + " " + how) : s.shared->log("node " + name + " " + how);
   s.shared->parts.metrics->set_node(name, {.missing = node.mapped().now != phase::leaving && !node.mapped().wants_to_leave});
   tell_supervisors(self, number, name, node_event::lost);
 }
@@ -131,9 +131,6 @@ void node_is_down(self_pointer self, const caf::down_msg& down) {
 void look(self_pointer self) {
   auto& s = self->state;
   show_machine(*s.shared, std::string(telemetry::head_machine), this_machine, s.shared->cluster->local_slots, false);
-  for (std::int32_t replica = 0; replica < s.shared->options.replicas; ++replica) {
-    s.shared->parts.metrics->set_group_waiting(replica, s.shared->slots->waits(replica));
-  }
   std::vector<node_number> free;
   for (const auto& [number, node] : s.nodes) {
     if (node.now != phase::joining) show(self, number, node);
@@ -141,7 +138,7 @@ void look(self_pointer self) {
   }
   for (const node_number number : free) {
     self->send(s.nodes.at(number).handle, caf::close_atom::value);
-    forget(self, number, "has left");
+    forget(self, number, "has left", log_level::info);
   }
   self->delayed_send(self, kLook, caf::tick_atom::value);
 }
@@ -152,7 +149,7 @@ void let_leave(self_pointer self, node_number number) {
   node.now = phase::leaving;
   s.shared->slots->set_leaving(number);
   show(self, number, node);
-  s.shared->log("node " + node.about.name + " wants to leave");
+  s.shared->inform("node " + node.about.name + " wants to leave");
   tell_supervisors(self, number, node.about.name, node_event::leaving);
 }
 
@@ -164,12 +161,12 @@ void node_leaves(self_pointer self) {
   if (node.now == phase::leaving) return;
   if (node.now == phase::joining) { // nothing was placed there yet
     self->send(node.handle, caf::close_atom::value);
-    return forget(self, *number, "has left");
+    return forget(self, *number, "has left", log_level::info);
   }
   if (!node.upgrading) return let_leave(self, *number);
   node.wants_to_leave = true;
   show(self, *number, node);
-  s.shared->log("node " + node.about.name + " wants to leave when the change of its program is over");
+  s.shared->inform("node " + node.about.name + " wants to leave when the change of its program is over");
   self->send(s.upgrade, caf::leave_atom::value, *number); // at once, where that has not begun
 }
 
@@ -195,7 +192,7 @@ void upgrade_node(self_pointer self, machine_upgrade& order) {
   node.upgrading = true;
   order.machine = *number;
   order.who = "node " + node.about.name;
-  s.shared->log(order.who + ": its ranks are to run another program");
+  s.shared->inform(order.who + ": its ranks are to run another program");
   self->send(s.upgrade, std::move(order));
 }
 
@@ -210,8 +207,11 @@ void upgrade_has_ended(self_pointer self, const upgrade_end& end) {
   if (found == s.nodes.end() || self->current_sender() != s.upgrade) return;
   auto& node = found->second;
   self->send(node.handle, end);
-  s.shared->log("node " + node.about.name + ": its ranks run " +
-                (end.failure.empty() ? "the new program" : "the program of before: " + end.failure));
+  if (end.failure.empty()) {
+    s.shared->inform("node " + node.about.name + ": its ranks run the new program");
+  } else {
+    s.shared->log("node " + node.about.name + ": its program was not changed: " + end.failure);
+  }
   node.upgrading = false;
   if (std::exchange(node.wants_to_leave, false)) let_leave(self, end.machine);
 }

@@ -1,6 +1,7 @@
 #include "actors/health.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::actors {
 
@@ -10,9 +11,11 @@ constexpr std::uint64_t kQueueingWithoutRoomNs = 10'000'000'000;
 
 } // namespace
 
-health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience)
+health_board::health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience,
+                           std::function<void(const std::string&)> groups_wait)
     : step_deadline_ns_(static_cast<std::uint64_t>(step_deadline.count())),
       patience_ns_(static_cast<std::uint64_t>(patience.count())),
+      groups_wait_(std::move(groups_wait)),
       groups_(static_cast<std::size_t>(std::max(1, replicas))) {}
 
 void health_board::group_up(std::int32_t replica, bool up) {
@@ -24,10 +27,13 @@ void health_board::group_up(std::int32_t replica, bool up) {
 void health_board::group_waits(std::int32_t replica, const std::string& for_what) {
   {
     const std::lock_guard lock(mutex_);
-    if (!for_what.empty()) missing_ = for_what;
+    const bool waits = !for_what.empty();
+    if (waits) missing_ = for_what;
+    const bool did = of(replica).waits.exchange(waits);
+    if (did && !waits) last_progress_ns_ = now_ns(); // nor is the time without room
+    const bool any = std::any_of(groups_.begin(), groups_.end(), [](const group& g) { return g.waits.load(); });
+    if ((did || waits) && groups_wait_) groups_wait_(any ? missing_ : std::string());
   }
-  const bool waits = !for_what.empty();
-  if (of(replica).waits.exchange(waits) && !waits) last_progress_ns_ = now_ns(); // nor is the time without room
   look_for_room();
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,7 +21,9 @@ namespace troupe::actors {
 // good.
 class health_board {
  public:
-  health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience);
+  // `groups_wait` hears what is missing while any group waits for room, in the order in which that changes; may be empty.
+  health_board(std::int32_t replicas, std::chrono::nanoseconds step_deadline, std::chrono::nanoseconds patience,
+               std::function<void(const std::string& for_what)> groups_wait = {});
 
   void group_up(std::int32_t replica, bool up); // its supervisor: false while it is being replaced
   // Its supervisor: no machine has room for it, and what is missing; empty when it waits no more. While all groups wait so, the fault is
@@ -61,6 +64,7 @@ class health_board {
 
   const std::uint64_t step_deadline_ns_;
   const std::uint64_t patience_ns_;
+  const std::function<void(const std::string&)> groups_wait_;
   std::vector<group> groups_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> failed_{false};

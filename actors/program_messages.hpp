@@ -16,6 +16,9 @@ namespace troupe::actors {
 // Of those that a machine's ranks may run. The machine alone knows the files; 0 is the one that it began with.
 using program_number = std::uint32_t;
 
+// Why no change comes to its end then: no rank runs any program.
+inline constexpr const char* server_is_stopping = "the server is stopping";
+
 // A group's ranks on one machine are to run another program. Where the group is not up, that waits for it; but to undo a change needs no
 // group: whoever starts later runs that program in any case.
 struct program_change {
@@ -47,7 +50,7 @@ struct upgrade_note {
 
 struct upgrade_end {
   node_number machine = this_machine;
-  std::string failure; // as of program_changed
+  std::string failure; // as of program_changed; says what the ranks run
 };
 
 // To a node's own actor: a program that was found to be one (worker_protocol.hpp).

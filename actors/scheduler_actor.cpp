@@ -81,7 +81,7 @@ void send_plan(self_pointer self, step_plan plan, std::uint64_t now) {
 void mark(const scheduler_actor_state& s, const std::string& what, std::uint64_t now) {
   const auto& timeline = s.shared->parts.timeline;
   if (!timeline) return;
-  timeline->mark(s.shared->options.replicas > 1 ? "replica " + std::to_string(s.replica) + ": " + what : what, now);
+  timeline->mark(s.shared->replica_prefix(s.replica) + what, now);
 }
 
 void forget_group(self_pointer self, loss_cause cause, const char* event) {

@@ -206,7 +206,7 @@ std::optional<std::string> caf_serving::replace_program(const std::string& progr
   while (!end) {
     self->receive([&](const upgrade_note& note) { tell(note.text); }, [&](const upgrade_end& told) { end = told; },
                   [&](const caf::down_msg&) {
-                    end = upgrade_end{this_machine, "the server is stopping"};
+                    end = upgrade_end{this_machine, server_is_stopping};
                   });
   }
   shared_->programs.forget(end->failure.empty() ? std::exchange(program_, wanted) : wanted);

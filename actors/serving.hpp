@@ -69,16 +69,19 @@ struct serving_options {
   std::chrono::seconds restart_period{60};
 };
 
+enum class log_level : std::uint8_t { info, warning };
+
 struct serving_parts {
   std::shared_ptr<const tokenizer> tokens;
   std::shared_ptr<const chat_template> templates; // may be null: chat is then a 400
   std::string bos_token, eos_token;               // template variables
   executor_factory make_executor;
   std::shared_ptr<telemetry::metrics> metrics;
-  std::shared_ptr<telemetry::timeline> timeline;    // null: nothing is traced
-  std::shared_ptr<void> companion;                  // lives as long as the serving side; may be null
-  std::optional<cluster_options> cluster;           // groups are placed on several machines; needs worker_command
-  std::function<void(const std::string& line)> log; // lost, restarted and abandoned groups; may be empty
+  std::shared_ptr<telemetry::timeline> timeline; // null: nothing is traced
+  std::shared_ptr<void> companion;               // lives as long as the serving side; may be null
+  std::optional<cluster_options> cluster;        // groups are placed on several machines; needs worker_command
+  // What becomes of groups and nodes, as a warning where something is amiss; may be empty.
+  std::function<void(log_level level, const std::string& line)> log;
 };
 
 class serving : public request_handler {

@@ -24,7 +24,7 @@ struct serving_state {
         slots(make_slots()),
         programs(options.worker_command.empty() ? std::string() : options.worker_command.front()),
         registry({options.max_queue, std::size_t{256} << 20}, options.replicas),
-        health(options.replicas, options.step_deadline, options.start_deadline),
+        health(options.replicas, options.step_deadline, options.start_deadline, cluster ? cluster->groups_wait : nullptr),
         device_pids(static_cast<std::size_t>(options.replicas) * static_cast<std::size_t>(options.group_size)) {}
 
   std::unique_ptr<slot_board> make_slots() const {
@@ -34,8 +34,22 @@ struct serving_state {
   std::atomic<int>& device_pid(std::int32_t replica, std::int32_t rank) {
     return device_pids[static_cast<std::size_t>(replica) * static_cast<std::size_t>(options.group_size) + static_cast<std::size_t>(rank)];
   }
+  // Something is amiss ..
   void log(const std::string& line) const {
-    if (parts.log) parts.log(line);
+    if (parts.log) parts.log(log_level::warning, line);
+  }
+  // .. or has come about in order.
+  void inform(const std::string& line) const {
+    if (parts.log) parts.log(log_level::info, line);
+  }
+  // "replica 1: " where there are several.
+  std::string replica_prefix(std::int32_t replica) const {
+    return options.replicas > 1 ? "replica " + std::to_string(replica) + ": " : std::string();
+  }
+  // A supervisor has no room for its group, and what is missing; empty: it waits no more.
+  void group_waits(std::int32_t replica, const std::string& for_what) {
+    health.group_waits(replica, for_what);
+    parts.metrics->set_group_waiting(replica, !for_what.empty());
   }
 
   const serving_options options;

@@ -50,10 +50,8 @@ std::optional<placement> slot_board::claim(std::int32_t replica) {
   auto placed = place_group(free_for(replica), tp_, stages_);
   if (placed) {
     held_[replica] = placed->ranks;
-    waiting_.erase(replica);
   } else {
     held_.erase(replica);
-    waiting_.insert(replica);
   }
   return placed;
 }
@@ -61,17 +59,11 @@ std::optional<placement> slot_board::claim(std::int32_t replica) {
 void slot_board::release(std::int32_t replica) {
   const std::lock_guard lock(mutex_);
   held_.erase(replica);
-  waiting_.erase(replica);
 }
 
 bool slot_board::could_claim(std::int32_t replica) const {
   const std::lock_guard lock(mutex_);
   return place_group(free_for(replica), tp_, stages_).has_value();
-}
-
-bool slot_board::waits(std::int32_t replica) const {
-  const std::lock_guard lock(mutex_);
-  return waiting_.contains(replica);
 }
 
 bool slot_board::has(node_number node) const {

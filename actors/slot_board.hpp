@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -29,8 +28,6 @@ class slot_board {
   // Would a claim succeed now?
   bool could_claim(std::int32_t replica) const;
 
-  // Its last claim failed, and it has neither claimed nor given up since.
-  bool waits(std::int32_t replica) const;
   bool has(node_number node) const;
   bool is_leaving(node_number node) const;
   std::int32_t used(node_number node) const;        // slots that are held
@@ -52,7 +49,6 @@ class slot_board {
   std::int32_t awaited_; // machines that have to join yet
   std::map<node_number, machine> machines_;
   std::map<std::int32_t, std::vector<place>> held_; // by replica
-  std::set<std::int32_t> waiting_;                  // replicas
 };
 
 } // namespace troupe::actors

@@ -135,7 +135,7 @@ void wait_for_places(self_pointer self) {
                                 ", the machines that are there have " + std::to_string(slots) + " for " +
                                 std::to_string(s.shared->options.replicas) + " such group(s)";
     s.shared->log(replica_prefix(s) + missing);
-    s.shared->health.group_waits(s.replica, missing);
+    s.shared->group_waits(s.replica, missing);
   }
   if (!s.shared->health.accepts()) s.shared->parts.metrics->set_ready(false); // until a group is up
 }
@@ -145,7 +145,7 @@ void start_group(self_pointer self) {
   clear_seats(self);
   if (!claim_places(self)) return wait_for_places(self);
   s.slots_seen = -1;
-  s.shared->health.group_waits(s.replica, "");
+  s.shared->group_waits(s.replica, "");
   s.now = phase::starting;
   ++s.generation;
   s.was_up = false;
@@ -187,7 +187,7 @@ void tell_of_group(const supervisor_state& s, bool kv_kept) {
   const bool again = s.shared->health.losses(s.replica) > 0;
   std::string line = !again ? "up" : kv_kept ? "up again, with its KV cache" : "up again";
   if (s.shared->slots) line += ": " + s.shared->slots->where_is(s.replica);
-  if (s.shared->slots || again) s.shared->log(replica_prefix(s) + line);
+  if (s.shared->slots || again) s.shared->inform(replica_prefix(s) + line);
 }
 
 void group_is_up(self_pointer self, const executor_info& info) {
@@ -293,11 +293,11 @@ void leave_nodes(self_pointer self) {
     return;
   }
   if (s.now == phase::starting) { // that is nobody's failure, a new program's least of all
-    s.shared->log(replica_prefix(s) + "starts elsewhere: its node leaves");
+    s.shared->inform(replica_prefix(s) + "starts elsewhere: its node leaves");
     return start_group(self);
   }
   s.by_order = true;
-  s.shared->log(replica_prefix(s) + "moves: its node leaves");
+  s.shared->inform(replica_prefix(s) + "moves: its node leaves");
   self->send(s.core.scheduler, pause_group{s.generation});
 }
 
@@ -352,7 +352,7 @@ void stop(self_pointer self) {
   s.now = phase::stopping;
   clear_seats(self);
   fail_start(self, {{}, "stopped", false});
-  end_change(self, "the server is stopping");
+  end_change(self, server_is_stopping);
   for (const auto& address : s.alive) self->send_exit(address, caf::exit_reason::kill);
   stop_if_alone(self);
 }

@@ -29,9 +29,7 @@ void end_everything(self_pointer self) {
 
 } // namespace
 
-std::string replica_prefix(const supervisor_state& s) {
-  return s.shared->options.replicas > 1 ? "replica " + std::to_string(s.replica) + ": " : std::string();
-}
+std::string replica_prefix(const supervisor_state& s) { return s.shared->replica_prefix(s.replica); }
 
 void move_requests_later(self_pointer self) {
   auto& s = self->state;
@@ -58,6 +56,7 @@ void give_up(self_pointer self, const std::string& reason) {
   s.now = phase::failed;
   clear_seats(self);
   if (s.shared->slots) s.shared->slots->release(s.replica);
+  s.shared->group_waits(s.replica, "");
   s.shared->log(replica_prefix(s) + "given up: " + reason);
   fail_start(self, {{}, reason, false});
   s.shared->health.give_group_up(s.replica, reason);

@@ -23,7 +23,7 @@ std::optional<std::string> hindrance(const supervisor_state& s, const program_ch
   if (s.shared->slots && !s.shared->slots->has(wanted.machine)) return "the node is gone";
   if (s.change) return "another change of the program is under way";
   if (s.now == supervisor_state::phase::failed) return replica_prefix(s) + "the group was given up";
-  if (s.now == supervisor_state::phase::stopping) return "the server is stopping";
+  if (s.now == supervisor_state::phase::stopping) return server_is_stopping;
   return std::nullopt;
 }
 
@@ -81,7 +81,7 @@ void prove(self_pointer self) {
     change.paused_ns = now_ns() - change.paused_at_ns;
     char line[64];
     std::snprintf(line, sizeof line, "the new program runs after a pause of %.3f s", static_cast<double>(change.paused_ns) / 1e9);
-    s.shared->log(replica_prefix(s) + line);
+    s.shared->inform(replica_prefix(s) + line);
   }
   change.ranks = ranks_on(s, change.machine); // the group may have started elsewhere
   change.now = stage::proving;

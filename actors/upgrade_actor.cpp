@@ -19,10 +19,7 @@ void note(self_pointer self, const upgrade_state::job& job, std::string text) {
   self->send(job.asker, upgrade_note{job.order.machine, std::move(text)});
 }
 
-// "replica 1: " where there are several.
-std::string prefix(const upgrade_state& s) {
-  return s.supervisors.size() > 1 ? "replica " + std::to_string(s.replica) + ": " : std::string();
-}
+std::string prefix(const upgrade_state& s) { return s.shared->replica_prefix(static_cast<std::int32_t>(s.replica)); }
 
 // The supervisor answers when it is true: it keeps the deadlines.
 void ask(self_pointer self, const program_change& wanted, void (*then)(self_pointer, const program_changed& how)) {
@@ -30,7 +27,7 @@ void ask(self_pointer self, const program_change& wanted, void (*then)(self_poin
   self->request(s.supervisors[s.replica], caf::infinite, wanted)
       .then([self, then](const program_changed& how) { then(self, how); },
             [self, then](const caf::error&) {
-              then(self, {"the server is stopping", 0, 0}); // a supervisor ends for nothing else
+              then(self, {server_is_stopping, 0, 0}); // a supervisor ends for nothing else
             });
 }
 
@@ -38,6 +35,9 @@ void finish(self_pointer self) {
   auto& s = self->state;
   const auto job = std::move(s.jobs.front());
   s.jobs.pop_front();
+  if (!s.failure.empty() && s.failure != server_is_stopping) {
+    s.failure += s.all_undone ? "; the ranks run the program of before" : "; the other ranks run the program of before";
+  }
   self->send(job.asker, upgrade_end{job.order.machine, s.failure});
   if (!s.jobs.empty()) begin(self);
 }
@@ -65,7 +65,10 @@ void change_next(self_pointer self) {
 void has_changed_back(self_pointer self, const program_changed& how) {
   auto& s = self->state;
   note(self, s.jobs.front(), prefix(s) + (how.failure.empty() ? "changed back" : "not changed back: " + how.failure));
-  if (!how.failure.empty()) s.failure += "; " + prefix(s) + "not changed back: " + how.failure;
+  if (!how.failure.empty() && s.failure != server_is_stopping) {
+    s.failure += "; " + prefix(s) + "not changed back: " + how.failure;
+    s.all_undone = false;
+  }
   undo_next(self);
 }
 
@@ -81,6 +84,7 @@ void begin(self_pointer self) {
   auto& s = self->state;
   s.replica = 0;
   s.failure.clear();
+  s.all_undone = true;
   change_next(self);
 }
 

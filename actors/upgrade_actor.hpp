@@ -26,6 +26,7 @@ struct upgrade_state {
   std::deque<job> jobs;                      // the first is under way
   std::size_t replica = 0;                   // whose turn it is
   std::string failure;                       // of the first job, which is being undone; empty: it goes on
+  bool all_undone = true;                    // no group has kept the new program
 };
 
 upgrade_actor::behavior_type run_upgrades(actor_pointer<upgrade_actor, upgrade_state> self, shared_state shared,

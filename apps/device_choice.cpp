@@ -100,7 +100,6 @@ void check_gpu_ranks(const engine_options& o, std::int32_t first) {
                      " and --dp " + std::to_string(o.data_parallel_size) + " take " + std::to_string(o.devices()) + " GPUs from " +
                      std::to_string(first) + " on, but this machine has " + std::to_string(count));
   }
-  if (o.group_size() > 1 && !o.draft_model.empty()) throw load_error("--speculative-method draft does not go with --tp and --pp on GPUs");
 }
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
@@ -119,7 +118,7 @@ std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const e
   const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config(), ends_of(source.config())) > most_host_dummy_bytes;
   if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);
   const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
-  if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options);
+  if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options, rank);
   return make_gpu_executor(load(source), options, rank);
 }
 

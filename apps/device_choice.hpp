@@ -35,7 +35,7 @@ int count_gpus();
 // What the flags say of an executor on GPU `device`. Throws load_error where they contradict each other.
 gpu_executor_options gpu_options(std::int32_t device, const engine_options& options, std::int32_t tokenizer_vocab);
 
-// Throws load_error, with the numbers, where there are fewer GPUs from `first` on than ranks, or ranks of what GPUs cannot do together.
+// Throws load_error, with the numbers, where there are fewer GPUs from `first` on than ranks.
 void check_gpu_ranks(const engine_options& options, std::int32_t first);
 
 // The executor of a GPU, with a draft model beside it unless that is null. Dummy weights of large models are made on the device, each

@@ -70,10 +70,12 @@ void check(const engine_options& o) {
   }
 }
 
-// Of a rank's collectives. Ranks of a stage do the same work, those of a pipeline wait for whole steps of each other.
+// Of a rank's collectives. Ranks of a stage do the same work; those of a pipeline wait for whole steps of each other, and all for the
+// leader's draft model.
 std::chrono::milliseconds call_deadline(const engine_options& o) {
   const std::chrono::milliseconds step = std::chrono::seconds(o.step_deadline_s);
-  return o.pipeline_parallel_size > 1 ? step : std::min<std::chrono::milliseconds>(step, std::chrono::seconds(10));
+  return o.pipeline_parallel_size > 1 || !o.draft_model.empty() ? step
+                                                                : std::min<std::chrono::milliseconds>(step, std::chrono::seconds(10));
 }
 
 // Several GPUs have a process each: a sticky error of one can only be cleared by ending its process.
@@ -113,7 +115,9 @@ speculation_config speculation(const engine_options& o) {
   return {source, o.num_speculative_tokens, true};
 }
 
+// Of dummy weights, which may come as a config alone.
 bool lacks_text(const checkpoint& source) {
+  if (source.format() == checkpoint_format::gguf) return false;
   const auto has = [&](const char* file) { return std::filesystem::exists(source.path() / file); };
   return source.tensors().empty() && !has("tokenizer.json") && !has("tokenizer.model");
 }
@@ -137,6 +141,7 @@ std::shared_ptr<const model_weights> load_weights(const engine_options& options,
 }
 
 std::shared_ptr<const tokenizer> load_tokens(const checkpoint& source) {
+  if (lacks_text(source)) return std::make_shared<const number_tokenizer>(source.config().vocab_size);
   const bool gguf = source.format() == checkpoint_format::gguf;
   return gguf ? tokenizer_from_gguf(source.metadata(), source.path().string()) : load_tokenizer(source.path());
 }
@@ -198,13 +203,12 @@ text_side load_text_side(const checkpoint& source) {
   const bool gguf = source.format() == checkpoint_format::gguf;
   const std::string name = source.path().string();
   text_side side;
-  if (!gguf && lacks_text(source)) {
+  side.tokens = load_tokens(source);
+  if (lacks_text(source)) {
     spdlog::warn("{}: no tokenizer; texts of dummy weights are numbers", name);
-    side.tokens = std::make_shared<const number_tokenizer>(source.config().vocab_size);
     side.eos_tokens = source.config().eos_tokens;
     return side;
   }
-  side.tokens = load_tokens(source);
   if (auto found = gguf ? find_chat_template(source.metadata()) : find_chat_template(source.path())) {
     side.templates = std::make_shared<const chat_template>(found->text, name + ": chat template");
     side.bos_token = found->bos_token;
@@ -257,7 +261,8 @@ class executor_maker {
     if (!options_.in_cluster()) check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
     if (place.size == 1) throw load_error("--tp with GPUs takes a process for each, and this command runs in one");
     const auto link = gpu_links_.open(place, publish);
-    return make_executor_on_gpu(device, o, *source_, nullptr, tokenizer_vocab_, link->meet(), call_deadline(options_), kept(true, place));
+    return make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, link->meet(), call_deadline(options_),
+                                kept(true, place));
   }
 
   std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
@@ -379,7 +384,9 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   parts.eos_token = std::move(text.eos_token);
   parts.metrics = std::move(metrics);
   parts.timeline = std::move(timeline);
-  parts.log = [](const std::string& line) { spdlog::warn("{}", line); };
+  parts.log = [](actors::log_level level, const std::string& line) {
+    level == actors::log_level::warning ? spdlog::warn("{}", line) : spdlog::info("{}", line);
+  };
   auto engine = actors::serving::start(std::move(serving), std::move(parts));
   warn_of_small_pool(options, *source, engine->model());
   return engine;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,11 @@ class late_handler : public request_handler {
 
   // From here on every call goes to `handler`, which must outlive this object.
   void set(request_handler& handler) { handler_.store(&handler); }
+  // Until then, what the model does: "waits for slots"; empty: it is loading.
+  void say(const std::string& what) {
+    const std::lock_guard lock(guard_);
+    what_ = what.empty() ? "is loading" : what;
+  }
 
   void submit(generation_request request, std::shared_ptr<token_sink> sink) override {
     if (auto* h = handler_.load()) return h->submit(std::move(request), std::move(sink));
@@ -35,7 +41,7 @@ class late_handler : public request_handler {
   }
   service_status status() const override {
     if (auto* h = handler_.load()) return h->status();
-    return {true, false, false, "the model is loading"};
+    return {true, false, false, not_yet()};
   }
   const served_model& model() const override {
     if (auto* h = handler_.load()) return h->model();
@@ -43,10 +49,16 @@ class late_handler : public request_handler {
   }
 
  private:
-  static error loading() { return {error_kind::unavailable, "the model is loading", "", 2}; }
+  std::string not_yet() const {
+    const std::lock_guard lock(guard_);
+    return "the model " + what_;
+  }
+  error loading() const { return {error_kind::unavailable, not_yet(), "", 2}; }
 
   std::atomic<request_handler*> handler_{nullptr};
   served_model placeholder_;
+  mutable std::mutex guard_;
+  std::string what_ = "is loading";
 };
 
 } // namespace troupe::apps

@@ -32,8 +32,8 @@ using namespace std::chrono_literals;
 
 struct node_options {
   std::string join, name, interface;
-  std::filesystem::path model; // empty: the head's
-  std::string device = "auto"; // what the head has, at its first
+  std::filesystem::path model, draft_model; // empty: the head's
+  std::string device = "auto";              // what the head has, at its first
   int drain_timeout_s = 30;
   cluster_flags cluster;
   bool upgrade = false; // a node that runs already is asked
@@ -136,10 +136,15 @@ actors::worker_plan node_program::prepare(const actors::head_description& head) 
   arguments.insert(arguments.begin(), o_.model.empty() ? head.model : o_.model.string());
   engine_options engine = parse_arguments(std::move(arguments));
   engine.device = flag_for_device(o_.device, head.device);
+  const std::string heads_draft = engine.draft_model.string();
+  if (!heads_draft.empty() && !o_.draft_model.empty()) engine.draft_model = o_.draft_model;
   const auto source = open_source(engine);
   if (const std::string mine = fingerprint(engine, *source); mine != head.fingerprint) {
-    throw std::runtime_error("the model at " + engine.model.string() + " (fingerprint " + mine + ") is not the head's " + head.model +
-                             " (" + head.fingerprint + ")");
+    const auto named = [](const std::string& model, const std::string& draft) {
+      return draft.empty() ? model : model + ", with the draft model " + draft;
+    };
+    throw std::runtime_error("the model at " + named(engine.model.string(), engine.draft_model.string()) + " (fingerprint " + mine +
+                             ") is not the head's " + named(head.model, heads_draft) + " (" + head.fingerprint + ")");
   }
   const machine_slots slots = describe_slots(engine, source->config(), o_.cluster.slots, about_.address, !about_.loopback);
   if (slots.arguments.empty()) throw std::runtime_error("--slots 0: a node needs one at least");
@@ -283,6 +288,10 @@ void add_node(CLI::App& app, int& exit_code) {
   command->add_option("--interface", options->interface,
                       "interface or address that this machine's ranks talk through (default: the one that leads to the head)");
   command->add_option("--model", options->model, "where the head's model is on this machine (default: at the same path)")
+      ->check(CLI::ExistingPath);
+  command
+      ->add_option("--speculative-draft-model", options->draft_model,
+                   "likewise the head's draft model, if it has one (default: at the same path)")
       ->check(CLI::ExistingPath);
   command->add_option("--device", options->device, "auto (what the head's ranks run on), cpu, cuda or cuda:N, the first one to use")
       ->capture_default_str();

@@ -97,7 +97,8 @@ int serve(serve_options& o) {
   std::unique_ptr<cluster_head> head; // outlives the engine
   check_head_flags(o.cluster);
   if (!o.cluster.listen.empty()) {
-    head = std::make_unique<cluster_head>(o.cluster, [metrics] { metrics->node_refused(); });
+    head = std::make_unique<cluster_head>(
+        o.cluster, [metrics] { metrics->node_refused(); }, [&handler](const std::string& for_what) { handler.say(for_what); });
     spdlog::info("cluster: nodes join at {}", head->address());
   }
   std::unique_ptr<actors::serving> engine; // outlives the server, whose requests call into it

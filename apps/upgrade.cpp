@@ -35,7 +35,7 @@ admin_socket::outcome upgrade(const upgrade_host& host, std::optional<actors::wo
   spdlog::info("upgrade: {} are to run {} ({})", host.whose, path, program.version);
   if (auto failure = host.replace(program.command, command.start_deadline, tell)) {
     actors::close_program(program);
-    return {false, *failure + "; " + host.whose + " run the program of before"};
+    return {false, *failure};
   }
   if (runs) actors::close_program(*runs);
   runs = program;

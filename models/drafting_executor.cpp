@@ -17,8 +17,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::int32_t kMostProposals = 64;
-
 struct draft_failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -40,7 +38,7 @@ class drafting_executor final : public step_executor {
         info_.max_num_seqs != draft_info_.max_num_seqs || info_.vocab_size != draft_info_.vocab_size) {
       throw std::invalid_argument("the draft model's slots, blocks and vocabulary must be the target's");
     }
-    info_.max_proposals = kMostProposals;
+    info_.max_proposals = most_proposals;
   }
 
   ~drafting_executor() override { target_.reset(); } // what it still delivers needs the rest
@@ -183,7 +181,7 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
                                                           const rank_context& rank) {
   cpu_executor_options drafts = options;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target->config.max_position), draft->config.max_position);
-  options.max_proposals = kMostProposals;
+  options.max_proposals = most_proposals;
   if (!rank.leader()) return make_cpu_executor(std::move(target), options, rank);
   if (!options.num_blocks) {
     const std::size_t both = block_bytes(plan_rank(*target, options, rank)) + block_bytes(plan_rank(*draft, drafts, {}));

@@ -9,6 +9,8 @@
 
 namespace troupe {
 
+inline constexpr std::int32_t most_proposals = 64; // of one item
+
 // Plans go to `target` unchanged. What comes back tells the draft model which tokens were drawn; where an item asks for proposals, it then
 // draws them one after another, under the sequence's own sampling parameters (but for penalties) and seed, so that both models draw with
 // the same numbers. Its rows stand in the blocks of the same ids: shared prefixes, copies and what is computed again after a preemption or

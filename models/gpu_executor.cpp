@@ -413,20 +413,23 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
 }
 
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
-                                                          const gpu_executor_options& options) {
+                                                          const gpu_executor_options& options, const gpu_rank& rank) {
   if (target.layers.empty() || draft.layers.empty()) throw load_error("the weights hold no layer");
   gpu_executor_options its = options, drafts = options;
+  its.max_proposals = most_proposals;
+  if (!rank.host.leader()) return make_gpu_executor(target, its, rank);
   drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
   cuda::use_device(options.device);
-  if (target.source.origin == draft.source.origin) drafts.keep.reset(); // one region, which the plans would count twice
+  const model_weights share = gpu_share(target, rank.host);
+  const bool same = share.source.origin == draft.source.origin && share.source.part == draft.source.part;
+  if (same) drafts.keep.reset(); // one region, which the plans would count twice
   if (drafts.keep_kv) drafts.keep_kv->owner += ", draft model";
-  if (!options.num_blocks) {
-    const std::size_t kept = kept_already(target.source, its) + kept_already(draft.source, drafts);
-    its.num_blocks = shared_blocks({target.config, target.layers.front().query.type, its},
-                                   {draft.config, draft.layers.front().query.type, drafts}, with(cuda::device_memory(), kept));
-  }
-  drafts.num_blocks = its.num_blocks;
-  auto executor = make_gpu_executor(target, its);
+  if (drafts.log) drafts.log = [log = options.log](const std::string& line) { log("draft model: " + line); };
+  const std::size_t kept = kept_already(share.source, its) + kept_already(draft.source, drafts);
+  its.num_blocks = shared_blocks({share.config, share.layers.front().query.type, its, rank.host},
+                                 {draft.config, draft.layers.front().query.type, drafts, {}}, with(cuda::device_memory(), kept));
+  auto executor = make_gpu_executor(target, its, rank);
+  drafts.num_blocks = executor->info().num_blocks; // a peer may have had room for fewer
   return make_drafting_executor(std::move(executor), make_gpu_executor(draft, drafts));
 }
 

@@ -31,6 +31,7 @@ struct gpu_executor_options {
   std::optional<std::int32_t> num_blocks; // .. or this many blocks.
   // Logits beyond this many ids (padding rows of the head) are masked. none: config.vocab_size.
   std::optional<std::int32_t> tokenizer_vocab_size;
+  std::int32_t max_proposals = 0;  // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
   std::int32_t loader_threads = 0; // that widen and upload weights; 0: one per core
 
   // What the ablation switches. All on: the product. reference() below: all off.
@@ -78,9 +79,9 @@ std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_
                                                                     const gpu_rank& rank = {});
 
 // A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of
-// both.
+// both. Of a group the leader has the draft model, whole; the other ranks follow plans that ask for proposals.
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
-                                                          const gpu_executor_options& options);
+                                                          const gpu_executor_options& options, const gpu_rank& rank = {});
 
 // GPUs that this process can use; 0 where there is no driver.
 std::int32_t gpu_count();

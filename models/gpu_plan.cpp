@@ -89,6 +89,7 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   plan.info.max_model_len = context_length(config, o.max_model_len);
   plan.info.vocab_size = std::min(config.vocab_size, o.tokenizer_vocab_size.value_or(config.vocab_size));
   plan.info.max_verify_tokens = o.max_batched_tokens;
+  plan.info.max_proposals = o.max_proposals;
   require(plan.info.vocab_size >= 1, "tokenizer_vocab_size must be at least 1");
   gpu_model_shape& s = plan.shape;
   s.type = o.type.value_or(stored == dtype::f16 ? dtype::f16 : dtype::bf16);
@@ -123,21 +124,23 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
 std::int32_t shared_blocks(planned_model first, planned_model second, cuda::memory_state device) {
   const auto with_one_block = [&](planned_model& model) {
     model.options.num_blocks = 1;
-    return plan_gpu(model.config, model.stored, model.options, device);
+    return plan_gpu(model.config, model.stored, model.options, device, model.rank);
   };
   const std::optional<std::size_t> kv_bytes = first.options.kv_bytes;
+  const std::optional<std::int32_t> asked = first.options.num_blocks;
   const gpu_plan one = with_one_block(first), other = with_one_block(second);
+  const std::size_t block_bytes = (one.kv_bytes + other.kv_bytes) / 2; // each plan has the padding rows' block beside the one
   const std::size_t fixed = one.total() + other.total();
   const auto share = static_cast<std::size_t>(static_cast<double>(device.whole) * first.options.memory_utilization);
   const std::size_t taken = device.whole - device.unused + fixed;
-  const std::size_t room = kv_bytes.value_or(share > taken ? share - taken : 0);
-  const std::size_t block_bytes = (one.kv_bytes + other.kv_bytes) / 2; // each plan has the padding rows' block beside the one
+  const std::size_t room =
+      asked ? block_bytes * static_cast<std::size_t>(std::max(*asked, 0)) : kv_bytes.value_or(share > taken ? share - taken : 0);
   if (fixed > device.unused || room > device.unused - fixed || room < block_bytes) {
     throw load_error("the two models do not fit the GPU: " + size_text(one.total()) + " and " + size_text(other.total()) +
                      " without a cache, " + size_text(room) + " for the KV cache of both; the device has " + size_text(device.whole) +
                      ", of which " + size_text(device.unused) + " are unused");
   }
-  return static_cast<std::int32_t>(std::min<std::size_t>(room / block_bytes, most_blocks));
+  return asked ? *asked : static_cast<std::int32_t>(std::min<std::size_t>(room / block_bytes, most_blocks));
 }
 
 std::size_t slot_state_bytes(const gpu_plan& plan) {

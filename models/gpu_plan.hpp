@@ -34,9 +34,10 @@ struct planned_model {
   const model_config& config;
   dtype stored;
   gpu_executor_options options;
+  rank_context rank; // whose share `config` is
 };
 // KV blocks for two models whose sequences hold blocks of the same numbers, by the first one's options. Throws load_error, with the
-// numbers.
+// numbers, where they and both models do not fit.
 std::int32_t shared_blocks(planned_model first, planned_model second, cuda::memory_state device);
 
 // Device bytes of the slots' state, of `slots` slots and the one for padding.

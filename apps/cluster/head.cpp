@@ -28,7 +28,8 @@ void check_head_flags(const head_flags& f) {
   if (any) throw std::invalid_argument("--slots, --nodes and the flags of --cluster-... are of a cluster, which --cluster-listen opens");
 }
 
-cluster_head::cluster_head(const head_flags& flags, std::function<void()> refused) : flags_(flags) {
+cluster_head::cluster_head(const head_flags& flags, std::function<void()> refused, std::function<void(const std::string&)> groups_wait)
+    : flags_(flags), groups_wait_(std::move(groups_wait)) {
   const auto [host, port] = parse_address(flags.listen, "--cluster-listen");
   try {
     const network_interface mine = choose_interface(host, false);
@@ -65,10 +66,13 @@ actors::cluster_options cluster_head::describe(const engine_options& options, co
   cluster.head.device =
       options.device == "cpu" || (options.device == "auto" && !choose_device(options, source.config()).gpu) ? "cpu" : "cuda";
   cluster.head.fingerprint = fingerprint(options, source);
-  cluster.head.arguments = to_arguments(options);
+  engine_options shared = options;
+  if (!shared.draft_model.empty()) shared.draft_model = std::filesystem::absolute(shared.draft_model);
+  cluster.head.arguments = to_arguments(shared);
   cluster.head.arguments.erase(cluster.head.arguments.begin()); // the model: each machine has its own path
   cluster.lead_join_to = [gate = gate_.get()](std::uint16_t port) { gate->lead_join_to(port); };
   cluster.open_port = [gate = gate_.get()](std::uint16_t port) { gate->open(port); };
+  cluster.groups_wait = groups_wait_;
   cluster.close_port = [gate = gate_.get()](std::uint16_t port) { gate->close(port); };
   return cluster;
 }

@@ -29,8 +29,9 @@ void add_head_flags(CLI::App& command, head_flags& flags);
 
 class cluster_head {
  public:
-  // The door is open from here on, but leads nowhere until the engine runs. Throws std::invalid_argument naming the flag.
-  cluster_head(const head_flags& flags, std::function<void()> refused);
+  // The door is open from here on, but leads nowhere until the engine runs. `refused` hears of each node that is turned away there,
+  // `groups_wait` what cluster_options says. Throws std::invalid_argument naming the flag.
+  cluster_head(const head_flags& flags, std::function<void()> refused, std::function<void(const std::string&)> groups_wait);
 
   std::string address() const;
   // Both throw load_error.
@@ -39,6 +40,7 @@ class cluster_head {
 
  private:
   const head_flags flags_;
+  const std::function<void(const std::string&)> groups_wait_;
   std::string interface_; // numeric
   bool loopback_ = true;
   std::unique_ptr<cluster::gate> gate_;

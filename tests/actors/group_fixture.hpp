@@ -37,7 +37,7 @@ class group_test : public serving_test {
     parts.make_executor = std::move(make_executor);
     parts.metrics = metrics;
     parts.timeline = timeline;
-    parts.log = [this](const std::string& line) {
+    parts.log = [this](actors::log_level, const std::string& line) {
       const std::lock_guard lock(log_mutex_);
       log_ += line + "\n";
     };

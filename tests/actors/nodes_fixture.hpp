@@ -34,7 +34,7 @@ class nodes_test : public group_test {
     actors::serving_parts parts;
     parts.tokens = tokens;
     parts.metrics = metrics;
-    parts.log = [this](const std::string& line) { note(line); };
+    parts.log = [this](actors::log_level, const std::string& line) { note(line); };
     actors::cluster_options cluster;
     cluster.local_slots = local_slots;
     cluster.head.model = "the model";

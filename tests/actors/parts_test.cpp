@@ -217,6 +217,19 @@ TEST(health_board, a_group_that_waits_for_room_does_not_matter_while_another_is_
   EXPECT_TRUE(board.status(std::nullopt, later).ready);
 }
 
+TEST(health_board, says_what_groups_wait_for_until_none_waits) {
+  std::vector<std::string> said;
+  health_board board(2, 100ms, 1s, [&](const std::string& for_what) { said.push_back(for_what); });
+  board.group_waits(0, ""); // as every group does that starts
+  EXPECT_TRUE(said.empty());
+  board.group_waits(0, "waits for slots: 1");
+  board.group_waits(1, "waits for slots: 1");
+  board.group_waits(1, "waits for slots: 2");
+  board.group_waits(0, "");
+  board.group_waits(1, "");
+  EXPECT_EQ(said, (std::vector<std::string>{"waits for slots: 1", "waits for slots: 1", "waits for slots: 2", "waits for slots: 2", ""}));
+}
+
 TEST(health_board, draining_is_live_but_not_ready) {
   health_board board(1, 100ms, 1s);
   board.group_up(0, true);

@@ -91,13 +91,9 @@ TEST(slot_board, replicas_never_share_a_slot_and_give_theirs_back) {
   slot_board board(2, 1, 2, 0);
   ASSERT_TRUE(board.claim(0));
   EXPECT_FALSE(board.claim(1));
-  EXPECT_TRUE(board.waits(1));
-  EXPECT_FALSE(board.waits(0));
   board.add(1, "node-1", 2);
-  EXPECT_TRUE(board.waits(1)) << "until it has claimed again";
   const auto second = board.claim(1);
   ASSERT_TRUE(second);
-  EXPECT_FALSE(board.waits(1));
   EXPECT_EQ(nodes_of(*second), (std::vector<node_number>{1, 1}));
   EXPECT_EQ(board.used(1), 2);
   EXPECT_EQ(board.where_is(0), "rank 0 on head, rank 1 on head");
@@ -136,9 +132,6 @@ TEST(slot_board, a_machine_that_is_lost_takes_its_slots_along) {
   EXPECT_FALSE(board.claim(0));
   EXPECT_EQ(board.where_is(0), "");
   EXPECT_EQ(board.slots_in_all(), 0);
-  EXPECT_TRUE(board.waits(0));
-  board.release(0);
-  EXPECT_FALSE(board.waits(0)) << "it was given up";
 }
 
 TEST(slot_board, nothing_is_placed_before_all_awaited_machines_came_once) {

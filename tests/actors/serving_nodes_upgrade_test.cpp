@@ -134,6 +134,7 @@ TEST_F(serving_nodes_upgrade_test, a_change_is_undone_in_a_group_that_is_down) {
     const answer failure = changed.get();
     expect_told(failure, "replica 1");
     EXPECT_EQ(why(failure).find("not changed back"), std::string::npos) << why(failure);
+    expect_told(failure, "; the ranks run the program of before");
     EXPECT_TRUE(eventually([&] { return test::children_with("--of-node-a", "--parent-port") == 2 && on("a") == 0 && sleepers() == 0; }))
         << lines();
   }

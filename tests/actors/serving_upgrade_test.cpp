@@ -205,6 +205,7 @@ TEST_F(serving_upgrade_test, what_fails_in_one_group_is_undone_in_those_before_i
   ASSERT_TRUE(failure);
   EXPECT_NE(failure->find("replica 1"), std::string::npos) << *failure;
   EXPECT_NE(failure->find("exit code 5"), std::string::npos) << *failure;
+  EXPECT_NE(failure->find("; the ranks run the program of before"), std::string::npos) << *failure;
   EXPECT_FALSE(runs("--marked", 0)) << notes;
   expect_old_program_and_texts(480);
 }

@@ -15,7 +15,7 @@ TOKEN = "a token that only this test knows"
 class Node:
     """A `troupe node` process; `prefix` is a command that becomes it, `environment` what it has beside this process's."""
 
-    def __init__(self, program, head, *flags, name=None, token=TOKEN, prefix=(), device="cpu", environment=()):
+    def __init__(self, program, head, *flags, name=None, token=TOKEN, prefix=(), device="cpu", environment=(), folder=None):
         self.name = name
         self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
         words = [*prefix, program, "node", "--join", head, "--device", device, *flags]
@@ -25,7 +25,7 @@ class Node:
         everything.pop("TROUPE_CLUSTER_TOKEN", None)
         if token:
             everything["TROUPE_CLUSTER_TOKEN"] = token
-        self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, env=everything)
+        self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, env=everything, cwd=folder)
 
     def text(self):
         return pathlib.Path(self.log.name).read_text(errors="replace")

@@ -17,25 +17,26 @@ CASES = [
 class Load:
     """All cases as streams at once."""
 
-    def __init__(self, server, max_tokens=64):
-        self.server, self.max_tokens = server, max_tokens
-        self.tokens = [[] for _ in CASES]  # as text, of each stream
-        self.arrivals = [[] for _ in CASES]  # moments of its events, in time.monotonic()
+    def __init__(self, server, max_tokens=64, cases=CASES):
+        self.server, self.max_tokens, self.cases = server, max_tokens, cases
+        self.said = [[[] for _ in range(case.get("n", 1))] for case in cases]
+        self.tokens = [choice for stream in self.said for choice in stream]  # as text, of each choice
+        self.arrivals = [[] for _ in cases]  # moments of its events, in time.monotonic()
         self.errors = []
         self.begun = threading.Event()
-        self.threads = [threading.Thread(target=self.ask, args=(i,)) for i in range(len(CASES))]
+        self.threads = [threading.Thread(target=self.ask, args=(i,)) for i in range(len(cases))]
 
     def ask(self, i):
         def on_event(event):
             self.arrivals[i].append(time.monotonic())
             for choice in event["choices"]:
-                self.tokens[i] += (choice.get("logprobs") or {"tokens": []})["tokens"]
+                self.said[i][choice["index"]] += (choice.get("logprobs") or {"tokens": []})["tokens"]
             if all(len(moments) >= 4 for moments in self.arrivals):
                 self.begun.set()
             return False
 
         try:
-            self.server.stream("/v1/completions", {**CASES[i], "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}, on_event)
+            self.server.stream("/v1/completions", {**self.cases[i], "max_tokens": self.max_tokens, "ignore_eos": True, "logprobs": 0}, on_event)
         except (AssertionError, OSError, ValueError, http.client.HTTPException) as failure:
             self.errors.append(f"stream {i}: {failure!r}")
 
@@ -59,8 +60,12 @@ class Load:
                 self.errors.append("a stream has not ended")
         return self
 
+    def silence(self):
+        """The longest one of any stream, in seconds."""
+        return max(b - a for moments in self.arrivals for a, b in zip(moments, moments[1:]))
+
     def differing(self, expected):
-        """Tokens from the first one on that differs, over all streams."""
+        """Tokens from the first one on that differs, over all choices."""
         count = 0
         for said, right in zip(self.tokens, expected):
             same = len(os.path.commonprefix([said, right]))

@@ -7,7 +7,9 @@ Who does not fit is refused with a sentence.
 usage: nodes.py TROUPE MODEL
 """
 import json
+import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -15,6 +17,9 @@ import time
 
 from cluster import Cluster, Node
 from load import Load, undisturbed
+
+OTHER = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "models" / "llama3-gqa.gguf"
+
 
 def join_late_drain_kill_freeze(program, model, shape, expected):
     """A slot at the head and two nodes of one slot each: TP 3 across them. A third is the spare."""
@@ -81,7 +86,12 @@ def last_node_leaves(program, model, expected):
     def one(address):
         return [Node(program, address, "--drain-timeout", "1", name="a")]
 
-    with Cluster(program, model, "--slots", "0", start_nodes=one) as server:
+    server = Cluster(program, model, "--slots", "0", start_nodes=one)
+    server.wait_text("waits for slots")
+    server.url = re.search(r"listening on (http://\S+)", server.text()).group(1)
+    status, said = server.get("/readyz")
+    assert status == 503 and "the model waits for slots: its group takes 1, " in said, (status, said)
+    with server:
         load = Load(server).start().in_midst()
         assert server.nodes[0].stop() == 0
         assert "leaving all the same" in server.nodes[0].text()
@@ -101,6 +111,38 @@ def replica_moves(program, model, expected):
         load.expect(expected)
         assert "left the cluster" in server.nodes[0].text(), server.nodes[0].text()
     print("a replica's requests move: ok")
+
+
+def with_a_draft_model(program, model, expected):
+    """TP 2 over the head and a node: the leader, wherever it is, has the draft model, whose path may be another one on each machine."""
+    draft = ["--speculative-method", "draft", "--speculative-draft-model", os.path.relpath(model)]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / "draft.gguf"
+        copy.symlink_to(os.path.realpath(model))
+        absent = pathlib.Path(folder) / "absent.gguf"
+
+        def node(address, *flags, name):
+            return Node(program, address, *flags, name=name, folder=folder)  # where the head's words lead nowhere
+
+        def one(address):
+            return [node(address, "--speculative-draft-model", str(copy), name="a")]
+
+        with Cluster(program, model, "--tp", "2", *draft, start_nodes=one) as server:
+            Load(server).start().expect(expected)
+            for flags, said in [
+                (("--speculative-draft-model", str(absent)), "--speculative-draft-model: Path does not exist"),
+                (("--speculative-draft-model", str(OTHER)), f"with the draft model {OTHER} "),
+            ]:
+                refused = node(server.address(), *flags, name="b")
+                assert refused.process.wait(30) != 0 and said in refused.text(), refused.text()
+            server.nodes.append(node(server.address(), name="c"))  # at the head's path
+            server.nodes[-1].wait_for("joined as c")
+            load = Load(server).start().in_midst()
+            server.nodes[0].stop(signal.SIGKILL)
+            load.expect(expected)
+            accepted = server.metric("troupe_spec_accepted_tokens_total")
+            assert accepted > 0
+    print(f"with a draft model, {accepted:.0f} drafts accepted: ok")
 
 
 def refusals(program, model):
@@ -131,6 +173,7 @@ def main():
     refusals(program, model)
     last_node_leaves(program, model, expected)
     replica_moves(program, model, expected)
+    with_a_draft_model(program, model, undisturbed(program, model, *alone, "--tp", "2"))
     join_late_drain_kill_freeze(program, model, ["--tp", "3"], undisturbed(program, model, *alone, "--tp", "3"))
     join_late_drain_kill_freeze(program, model, ["--pp", "2", "--slots", "0"], expected)
 

@@ -37,6 +37,18 @@ def check_refusals(program, model):
             assert run.returncode != 0 and words in run.stderr, (flags, run.returncode, run.stderr)
 
 
+def of_dummy_weights(program):
+    """A config alone is enough of a draft model, too, for every process of a group."""
+    model = str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench" / "configs" / "tiny")
+    words = [program, "run", model, "Hello", "--load-format", "dummy", "--device", "cpu", "--raw", "--max-tokens", "48", "--temperature", "0"]
+    said = []
+    for flags in ([], ["--speculative-method", "draft", "--speculative-draft-model", model]):
+        run = subprocess.run([*words, "--tp", "2", "--isolate-devices", *flags], capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stderr
+        said.append(run.stdout)
+    assert said[0] and said[0] == said[1], said
+
+
 def in_groups(program, model, draft):
     """The leader of a group has the draft model; the texts are the group's own without one, also when any rank is killed."""
     for shape in (["--tp", "3"], ["--pp", "2"]):
@@ -70,6 +82,7 @@ def main():
             print(f"{flags[1]}: {len(CASES)} texts twice as in plain decoding, {accepted:.0f} of {drafted:.0f} drafts accepted")
             assert flags is not draft or accepted > 0  # how many depends on what steps cost
     in_groups(program, model, draft)
+    of_dummy_weights(program)
     check_refusals(program, model)
 
 

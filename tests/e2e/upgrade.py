@@ -12,49 +12,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
+import load
 from server import Server, split_flags
 
 CASES = [
-    {"prompt": "The history of the lighthouse begins", "temperature": 0},
-    {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7},
-    {"prompt": "List of colours: red, green,", "temperature": 0, "repetition_penalty": 1.2},
+    *(case for case in load.CASES if "fibonacci" not in case["prompt"]),
     {"prompt": "The three laws are", "temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "n": 2},
 ]
 
 
 def ask_all(server, act=None, tokens=160):
-    """(texts, longest silence of any stream); `act` runs once every stream has begun."""
-    texts, silences = [None] * len(CASES), [0.0] * len(CASES)
-    begun = threading.Semaphore(0)
-
-    def ask(i):
-        arrivals, joined = [], {}
-
-        def on_event(event):
-            arrivals.append(time.monotonic())
-            if len(arrivals) == 8:
-                begun.release()
-            for choice in event["choices"]:
-                joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
-            return False
-
-        server.stream("/v1/completions", {**CASES[i], "max_tokens": tokens, "ignore_eos": True}, on_event)
-        silences[i] = max(b - a for a, b in zip(arrivals, arrivals[1:]))
-        texts[i] = joined
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(CASES))]
-    for thread in threads:
-        thread.start()
+    """(what each choice says, longest silence of any stream); `act` runs once every stream has begun."""
+    streams = load.Load(server, tokens, CASES).start()
     if act:
-        for _ in threads:
-            assert begun.acquire(timeout=60)
+        streams.in_midst()
         act()
-    for thread in threads:
-        thread.join()
-    return texts, max(silences)
+    streams.join()
+    assert not streams.errors, (streams.errors, server.text()[-3000:])
+    return streams.tokens, streams.silence()
 
 
 def upgrade(program, server, *flags):
