@@ -75,7 +75,10 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
   command.add_flag("--keep-weights,!--no-keep-weights", o.keep_weights,
                    "weights outlive a device's own process, so that the next one need not load them (default: on a GPU)");
   command.add_flag("--keep-kv,!--no-keep-kv", o.keep_kv,
-                   "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: off)");
+                   "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: on a GPU)");
+  command.add_flag("--standby,!--no-standby", o.standby,
+                   "beside a device's own process another waits that has the device's context, to take the place of one that is killed "
+                   "(default: on GPUs; not in a cluster)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command
@@ -145,7 +148,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.max_num_batched_tokens_given) add("--max-num-batched-tokens", o.max_num_batched_tokens);
   if (o.kv_cache_memory_given) args.insert(args.end(), {"--kv-cache-memory", o.kv_cache_memory});
   if (o.keep_weights) args.push_back(*o.keep_weights ? "--keep-weights" : "--no-keep-weights");
-  if (o.keep_kv.value_or(false)) args.push_back("--keep-kv");
+  if (o.keep_kv) args.push_back(*o.keep_kv ? "--keep-kv" : "--no-keep-kv");
   if (o.kernel_times) args.push_back("--kernel-times");
   if (o.reference) args.push_back("--reference");
   if (!o.gpu.graphs) args.push_back("--enforce-eager");

@@ -119,12 +119,14 @@ gpu_runner::~gpu_runner() {
 void gpu_runner::capture() {
   if (!options_.graphs) return;
   std::vector<std::int32_t> sizes = graph_sizes(plan_.info.max_num_seqs);
+  trial_ = true; // no kernel is loaded while a graph is recorded
   for (const std::int32_t rows : sizes) {
     gpu_step step;
     pad(step, rows);
     run(step, 0);
     wait(0);
   }
+  trial_ = false;
   std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
   for (const std::int32_t rows : sizes) {
     if (timers_.empty()) {
@@ -313,6 +315,7 @@ void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, s
   rows.results = reinterpret_cast<gpu::item_result*>(results);
   at.batch.rows = rows.row_count;
   at.batch.decode_rows = step.decode_rows;
+  at.batch.trial = trial_;
   at.batch.block_tables = slots_.arrays().block_tables;
   at.batch.embedded = model_.fuses(at.batch) && model_.embedding() != nullptr;
   if (at.batch.embedded) {
