@@ -382,7 +382,7 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
-  const bool on_gpus = head == nullptr && options.isolate_devices && choose_device(options, source->config()).gpu;
+  const bool on_gpus = head != nullptr ? options.device != "cpu" : options.isolate_devices && choose_device(options, source->config()).gpu;
   serving.standby = head == nullptr && options.standby.value_or(on_gpus);
   if (options.isolate_devices) {
     serving.worker_command = {"/proc/self/exe", "worker"}; // this very program, also after its file was replaced
@@ -396,7 +396,7 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
 
   actors::serving_parts parts;
   if (head != nullptr) parts.cluster = head->describe(options, *source);
-  if (options.isolate_devices && (options.keep_weights.value_or(options.device != "cpu") || options.keep_kv.value_or(on_gpus))) {
+  if (options.isolate_devices && (options.keep_weights.value_or(on_gpus) || options.keep_kv.value_or(on_gpus))) {
     const auto keeper = std::make_shared<keeper_process>(metrics);
     serving.worker_command.push_back("--keeper");
     serving.worker_preamble = keeper->line() + "\n";

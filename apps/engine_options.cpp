@@ -72,13 +72,18 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
       ->check(CLI::Range(1, 1024));
   command.add_flag("--isolate-devices", o.isolate_devices,
                    "run each device in a process of its own, restarted when it dies (several GPUs: always)");
-  command.add_flag("--keep-weights,!--no-keep-weights", o.keep_weights,
-                   "weights outlive a device's own process, so that the next one need not load them (default: on a GPU)");
-  command.add_flag("--keep-kv,!--no-keep-kv", o.keep_kv,
-                   "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: on a GPU)");
-  command.add_flag("--standby,!--no-standby", o.standby,
-                   "beside a device's own process another waits that has the device's context, to take the place of one that is killed "
-                   "(default: on GPUs; not in a cluster)");
+  // CLI11 takes an optional for a number, which is 0 where no flag is given.
+  const auto either = [&command](const std::string& names, std::optional<bool>& value, const std::string& text) {
+    command.add_flag_function(
+        names, [&value](std::int64_t given) { value = given > 0; }, text);
+  };
+  either("--keep-weights,!--no-keep-weights", o.keep_weights,
+         "weights outlive a device's own process, so that the next one need not load them (default: on a GPU)");
+  either("--keep-kv,!--no-keep-kv", o.keep_kv,
+         "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: on a GPU)");
+  either("--standby,!--no-standby", o.standby,
+         "beside a device's own process another waits that has the device's context, to take the place of one that is killed "
+         "(default: on GPUs; not in a cluster)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command

@@ -5,6 +5,7 @@ place, and after a crash none of them is called.
 usage: standby.py TROUPE MODEL
 """
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -47,6 +48,8 @@ def main():
         expected = ask(server)
         time.sleep(1.5)
         assert not server.children("standby") and len(server.children()) == 2
+        words = pathlib.Path(f"/proc/{server.children()[0]}/cmdline").read_text().split("\0")
+        assert "--keep-weights" in words and not {"--keep-kv", "--no-keep-kv"} & set(words), "what was not said is the device's to decide"
     with Server(program, model, *flags, "--standby") as server:
         assert ask(server) == expected
         for rank in (0, 1):
