@@ -44,7 +44,7 @@ def stages_after(log, struck):
 
 def stage_table(kills):
     """Lines of text: what, when in each of the kills, the median, and how long after the one before."""
-    names = {what for stages in kills for what in stages}
+    names = dict.fromkeys(what for stages in kills for what in stages)  # which settles ties
     medians = {what: statistics.median(stages[what] for stages in kills if what in stages) for what in names}
     head = ["s after the kill", *(f"kill {i + 1}" for i in range(len(kills))), "median", "after the one before"]
     rows, before = [head], 0.0
