@@ -383,7 +383,7 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
   const bool on_gpus = head != nullptr ? options.device != "cpu" : options.isolate_devices && choose_device(options, source->config()).gpu;
-  serving.standby = head == nullptr && options.standby.value_or(on_gpus);
+  serving.standby = head == nullptr && options.standby.value_or(false);
   if (options.isolate_devices) {
     serving.worker_command = {"/proc/self/exe", "worker"}; // this very program, also after its file was replaced
     if (head == nullptr) {

@@ -83,7 +83,7 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
          "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: on a GPU)");
   either("--standby,!--no-standby", o.standby,
          "beside a device's own process another waits that has the device's context, to take the place of one that is killed "
-         "(default: on GPUs; not in a cluster)");
+         "(default: off; not in a cluster)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command

@@ -55,7 +55,7 @@ struct engine_options {
   bool isolate_devices = false;
   std::optional<bool> keep_weights; // beyond devices' own processes; none: those of GPUs
   std::optional<bool> keep_kv;      // likewise the KV cache
-  std::optional<bool> standby;      // a process beside each device's own; none: beside those of GPUs
+  std::optional<bool> standby;      // a process beside each device's own; none: no
   bool prefix_caching = true;
   std::string speculative_method = "off"; // off | ngram | draft
   std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file
