@@ -92,6 +92,20 @@ child_process::~child_process() {
 
 void child_process::kill() const { ::kill(pid_, SIGKILL); }
 
+// The pipe of a child that has ended is broken; SIGPIPE is ignored by servers, but this is no server's code to rely on.
+void child_process::tell(const std::string& line) const {
+  sigset_t pipe_signal, before;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const std::string whole = line + "\n";
+  if (write(keep_alive_, whole.data(), whole.size()) < 0 && errno == EPIPE && sigismember(&before, SIGPIPE) == 0) {
+    const timespec at_once{};
+    sigtimedwait(&pipe_signal, nullptr, &at_once);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 void child_process::watch(const std::function<void(int)>& on_change) const {
   const auto wait = [this](int options) {
     siginfo_t info{};

@@ -28,6 +28,8 @@ class child_process {
 
   pid_t pid() const { return pid_; }
   void kill() const; // SIGKILL
+  // One more line on its standard input, short. A child that has ended, or reads nothing for long, does not get it: its end is told anyway.
+  void tell(const std::string& line) const;
 
  private:
   void watch(const std::function<void(int)>& on_change) const;

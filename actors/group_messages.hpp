@@ -87,14 +87,16 @@ struct child_changed {
 
 // What the supervisor waits for, with a limit.
 enum class group_wait : std::uint8_t {
-  start,  // of all ranks
-  cause,  // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
-  end,    // of ranks that were told to go
-  retry,  // a start failed: before the next
-  move,   // of requests: the group is not back
-  places, // for the ranks: too few slots are free
-  begin,  // of a change of the program: the group is not up
-  proof,  // of a new program: the group has lasted
+  start,   // of all ranks
+  cause,   // of a loss: a child that hung up was killed, or is frozen; a rank that waited in vain did so for another
+  end,     // of ranks that were told to go
+  retry,   // a start failed: before the next
+  move,    // of requests: the group is not back
+  places,  // for the ranks: too few slots are free
+  begin,   // of a change of the program: the group is not up
+  proof,   // of a new program: the group has lasted
+  standby, // the next processes that stand by
+  answer   // of a standby that was called
 };
 
 struct group_timeout {

@@ -60,6 +60,7 @@ struct serving_options {
   // Non-empty: each rank runs in a child process started with this command line plus "--parent-port N".
   std::vector<std::string> worker_command;
   std::string worker_preamble; // what the child finds on its standard input before its token: whole lines, or nothing
+  bool standby = false;        // beside each rank's process one waits that has made itself ready to take its place; not in a cluster
   std::vector<std::vector<std::string>> slot_arguments; // in a cluster: what stands behind worker_command, by slot of this machine
   std::chrono::milliseconds step_deadline{120'000};     // a plan without a result for this long: the group is lost
   std::chrono::milliseconds rank_deadline{1'500};       // so long may a rank's answer come after the first one's, at least: a rank is late
@@ -106,10 +107,20 @@ class serving : public request_handler {
   virtual int device_pid(std::int32_t replica = 0, std::int32_t rank = 0) const = 0;
 };
 
-// The child's side of worker_command: serves one device actor until the parent goes away; the parent's first message says which rank
-// it is. Returns the exit code.
-// Standard input must be the parent's pipe: its first line proves to the parent that this is the child it started, its end means that
-// the parent is gone.
-int run_device_worker(std::uint16_t parent_port, const executor_factory& make_executor);
+// The child's side of worker_command. Standard input must be the parent's pipe, and its end means that the parent is gone.
+// To begin with: from here on the parent decides when this process ends, and no signal to the whole service does.
+void leave_signals_to_parent();
+
+// Where the parent is to be found, and what proves to it that this is the child it started.
+struct worker_call {
+  std::uint16_t port = 0;
+  std::string token;
+};
+// From the next line of standard input that is not empty, which has the token, and before it the port where `port` is none. Waits; ends the
+// process when the parent is gone.
+worker_call await_call(std::optional<std::uint16_t> port);
+
+// Serves one device actor until the parent goes away; the parent's first message says which rank it is. Returns the exit code.
+int run_device_worker(const worker_call& parent, const executor_factory& make_executor);
 
 } // namespace troupe::actors

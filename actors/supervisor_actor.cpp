@@ -16,6 +16,7 @@
 #include "actors/supervisor_end.hpp"
 #include "actors/supervisor_program.hpp"
 #include "actors/supervisor_seats.hpp"
+#include "actors/supervisor_standby.hpp"
 
 namespace troupe::actors {
 
@@ -81,6 +82,7 @@ void lose(self_pointer self, std::string reason, loss_cause cause) {
   s.shared->log(replica_prefix(s) + "device lost: " + s.loss);
   self->send(s.core.scheduler, detach_group{s.generation, cause});
   s.kv_usable = cause == loss_cause::killed;
+  if (cause != loss_cause::killed) dismiss_standbys(s);
   program_meets_loss(self, s.loss, cause);
   part_with_group(s);
   retire(self, dismiss_ranks);
@@ -205,6 +207,7 @@ void group_is_up(self_pointer self, const executor_info& info) {
   self->send(s.core.scheduler, caf::join_atom::value, s.generation, info, kv_kept, std::move(devices));
   if (s.first != nullptr) std::exchange(s.first, nullptr)->set_value(info);
   program_meets_group(self);
+  start_standbys_later(self);
 }
 
 void device_is_ready(self_pointer self, const device_ready& ready) {
@@ -253,7 +256,11 @@ void child_has_exited(self_pointer self, const child_changed& exited) {
 
 void child_has_changed(self_pointer self, const child_changed& changed) {
   auto& s = self->state;
-  if (changed.generation != s.generation || s.seats.empty() || s.seats[static_cast<std::size_t>(changed.rank)].child == nullptr) return;
+  const rank_seat* const seat = s.seats.empty() ? nullptr : &s.seats[static_cast<std::size_t>(changed.rank)];
+  if (seat == nullptr || seat->started_as != changed.generation || seat->child == nullptr) {
+    standby_has_changed(self, changed);
+    return;
+  }
   if (!WIFSTOPPED(changed.status)) return child_has_exited(self, changed);
   // Before it has said hello nothing else would tell that it is frozen; later its silence does.
   if (s.now == phase::starting) start_has_failed(self, {{}, rank_name(s, changed.rank) + "the device process was stopped", false});
@@ -324,12 +331,20 @@ void device_has_hung_up(self_pointer self, const rank_seat& seat) {
   if (s.now == phase::up || s.now == phase::doubtful) lose(self, rank_name(s, rank) + "the device actor ended", loss_cause::fault);
 }
 
+// The next start is with processes of its own.
+void standby_should_have_answered(self_pointer self) {
+  const auto& s = self->state;
+  if (const auto rank = silent_standby(s)) start_has_failed(self, {{}, rank_name(s, *rank) + "the standby process does not answer", false});
+}
+
 void wait_is_over(self_pointer self, const group_timeout& over) {
   auto& s = self->state;
   if (over.wait == group_wait::move) return move_time_is_over(self, over.losses);
   if (over.wait == group_wait::begin) return begin_time_is_over(self);
   if (over.generation != s.generation) return;
   if (over.wait == group_wait::proof) return proof_is_over(self);
+  if (over.wait == group_wait::standby) return standby_time_is_over(self);
+  if (over.wait == group_wait::answer && s.now == phase::starting) return standby_should_have_answered(self);
   if (over.wait == group_wait::start && s.now == phase::starting) {
     start_has_failed(self, {{}, "the device was not ready within " + std::to_string(start_deadline_of(s).count()) + " ms", false});
   } else if (over.wait == group_wait::places && s.now == phase::waiting) {
@@ -351,6 +366,7 @@ void stop(self_pointer self) {
   auto& s = self->state;
   s.now = phase::stopping;
   clear_seats(self);
+  end_standbys(s);
   fail_start(self, {{}, "stopped", false});
   end_change(self, server_is_stopping);
   for (const auto& address : s.alive) self->send_exit(address, caf::exit_reason::kill);

@@ -46,7 +46,16 @@ struct rank_seat {
   std::optional<executor_info> info;     // none before it is ready
   bool kv_kept = false;                  // it has the KV of the rank before it
   std::unique_ptr<worker_process> child; // null: a thread of this process, or a child that has ended
+  generation_number started_as = 0;      // what news of the child bear: the group's generation, or a standby's number
   place where;                           // in a cluster
+};
+
+// A process that waits to take a rank's place (actors/supervisor_standby.hpp).
+struct standby_seat {
+  std::unique_ptr<standby_process> process; // null: there is none
+  generation_number number = 0;             // that its news bear; 0: it was told to go
+  program_number program = 0;
+  std::uint64_t made_ns = 0;
 };
 
 // A change of the program that the ranks on one machine run, from the request to its answer (actors/supervisor_program.hpp).
@@ -80,13 +89,15 @@ struct supervisor_state {
   phase now = phase::starting;
   generation_number generation = 0;
   std::vector<rank_seat> seats;
-  std::optional<std::string> rendezvous;          // what rank 0 published
-  std::optional<executor_info> info;              // of the group when it was first formed
-  std::uint64_t completed = 0;                    // steps of the group, when it was last lost
-  bool was_up = false;                            // the current group was ready once
-  bool kv_usable = false;                         // the last group that was up ended without a fault
-  int failed_starts = 0;                          // in a row
-  registrar_actor registrar;                      // children watch it; published while they are expected
+  std::optional<std::string> rendezvous; // what rank 0 published
+  std::optional<executor_info> info;     // of the group when it was first formed
+  std::uint64_t completed = 0;           // steps of the group, when it was last lost
+  bool was_up = false;                   // the current group was ready once
+  bool kv_usable = false;                // the last group that was up ended without a fault
+  int failed_starts = 0;                 // in a row
+  registrar_actor registrar;             // children watch it; published while they are expected
+  std::vector<standby_seat> standbys;    // by rank, or none
+  std::uint64_t standbys_made = 0;
   std::map<node_number, program_number> programs; // that ranks run, by machine; none: 0
   std::optional<program_trial> change;            // of one of them, while that is under way
   std::optional<restart_policy> policy;

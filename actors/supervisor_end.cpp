@@ -8,6 +8,7 @@
 #include "actors/slot_board.hpp"
 #include "actors/supervisor_program.hpp"
 #include "actors/supervisor_seats.hpp"
+#include "actors/supervisor_standby.hpp"
 
 namespace troupe::actors {
 
@@ -55,6 +56,7 @@ void give_up(self_pointer self, const std::string& reason) {
   auto& s = self->state;
   s.now = phase::failed;
   clear_seats(self);
+  end_standbys(s);
   if (s.shared->slots) s.shared->slots->release(s.replica);
   s.shared->group_waits(s.replica, "");
   s.shared->log(replica_prefix(s) + "given up: " + reason);
@@ -86,6 +88,7 @@ bool core_actor_ended(self_pointer self, const caf::actor_addr& source) {
   if (s.now == phase::stopping) return true;
   s.now = phase::failed;
   clear_seats(self);
+  end_standbys(s);
   s.shared->health.fail("an internal actor failed");
   end_change(self, "an internal actor failed");
   end_everything(self);

@@ -11,6 +11,7 @@
 
 #include "actors/device_actor.hpp"
 #include "actors/slot_board.hpp"
+#include "actors/supervisor_standby.hpp"
 #include "actors/worker_process.hpp"
 #include "core/hex.hpp"
 
@@ -109,9 +110,14 @@ void open_port(self_pointer self) {
 void start_child(self_pointer self, std::int32_t rank) {
   auto& s = self->state;
   auto& seat = s.seats[static_cast<std::size_t>(rank)];
+  seat.started_as = s.generation;
   if (seat.where.node != this_machine) {
     seat.child = make_remote_worker(s.core.cluster, start_worker{seat.where.node, s.replica, rank, s.generation, seat.where.slot, s.port,
                                                                  seat.token, program_on(s, seat.where.node)});
+    return;
+  }
+  if ((seat.child = call_standby(self, rank)) != nullptr) {
+    s.shared->device_pid(s.replica, rank) = seat.child->pid();
     return;
   }
   const serving_options& o = s.shared->options;

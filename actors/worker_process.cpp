@@ -14,11 +14,12 @@ std::unique_ptr<child_process> start_worker_process(worker_start start, std::fun
 
 namespace {
 
-class local_worker final : public worker_process {
+class local_worker final : public standby_process {
  public:
   explicit local_worker(std::unique_ptr<child_process> child) : child_(std::move(child)) {}
   void kill() override { child_->kill(); }
   int pid() const override { return child_->pid(); }
+  void call(std::uint16_t port, const std::string& token) override { child_->tell(std::to_string(port) + " " + token); }
 
  private:
   std::unique_ptr<child_process> child_;
@@ -43,6 +44,14 @@ class remote_worker final : public worker_process {
 
 std::unique_ptr<worker_process> make_local_worker(worker_start start, std::function<void(int)> on_change) {
   return std::make_unique<local_worker>(start_worker_process(std::move(start), std::move(on_change)));
+}
+
+std::unique_ptr<standby_process> make_standby(worker_start start, std::int32_t replica, std::int32_t rank,
+                                              std::function<void(int)> on_change) {
+  auto command = std::move(start.command);
+  command.insert(command.end(), {"--stand-by-for", std::to_string(replica) + ":" + std::to_string(rank)});
+  if (!start.preamble.empty()) start.preamble.pop_back(); // the last line's end comes with the first line
+  return std::make_unique<local_worker>(std::make_unique<child_process>(command, start.preamble, std::move(on_change)));
 }
 
 std::unique_ptr<worker_process> make_remote_worker(cluster_actor cluster, start_worker start) {

@@ -12,7 +12,8 @@
 
 namespace troupe::actors {
 
-// What the process gets to know: its command line is `command` and `arguments`, its standard input begins with `preamble` and `token`.
+// What the process gets to know: its command line is `command`, `arguments` and the port, its standard input begins with `preamble` and
+// `token`.
 struct worker_start {
   std::vector<std::string> command;
   std::vector<std::string> arguments; // of its slot
@@ -34,6 +35,16 @@ class worker_process {
 
 // Of this process. It is reaped when this is destroyed.
 std::unique_ptr<worker_process> make_local_worker(worker_start start, std::function<void(int status)> on_change);
+
+// A process that has made itself ready for a rank and waits to be called. Its command line has "--stand-by-for REPLICA:RANK" in place of
+// the port; its standard input begins with the preamble.
+class standby_process : public worker_process {
+ public:
+  // From here on it is what make_local_worker() would have started.
+  virtual void call(std::uint16_t port, const std::string& token) = 0;
+};
+std::unique_ptr<standby_process> make_standby(worker_start start, std::int32_t replica, std::int32_t rank,
+                                              std::function<void(int status)> on_change);
 
 // On a node; its end is told by a worker_changed.
 std::unique_ptr<worker_process> make_remote_worker(cluster_actor cluster, start_worker start);

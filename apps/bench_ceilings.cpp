@@ -102,7 +102,7 @@ std::string table_of(std::int32_t gpus, const std::vector<sum_ceiling>& sums) {
 
 // The group ends with this, on all GPUs at once.
 std::vector<sum_ceiling> sums_over(std::int32_t gpus, const bench_place& place, bench_ranks& ranks) {
-  const gpu_rank rank = join_gpus(ranks.join(gpus, place), place.rank, std::chrono::seconds(10));
+  const gpu_rank rank = join_gpus(ranks.join(gpus, place), place.rank, std::chrono::seconds(10)).take();
   return measure_sums(rank, [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
 }
 

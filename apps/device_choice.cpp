@@ -8,9 +8,10 @@
 
 #include "core/error.hpp"
 #ifdef TROUPE_HAVE_CUDA
+#include "device/cuda/memory.hpp"
 #include "device/cuda/stream.hpp"
 #include "models/gpu_weights.hpp"
-#include "models/start_times.hpp"
+#include "models/kept_weights.hpp"
 #endif
 
 namespace troupe::apps {
@@ -36,6 +37,7 @@ std::filesystem::path tuning_cache() {
   return {};
 }
 
+constexpr std::size_t least_unused_bytes = std::size_t{2} << 30;      // beside a standby's context
 constexpr std::size_t most_host_dummy_bytes = std::size_t{256} << 20; // of weights: more takes the host too long
 
 std::optional<dtype> cache_type(const engine_options& o) {
@@ -102,24 +104,30 @@ void check_gpu_ranks(const engine_options& o, std::int32_t first) {
   }
 }
 
+void make_gpu_ready(std::int32_t device, bool grouped) {
+  cuda::use_device(device);
+  const std::size_t unused = cuda::device_memory().unused;
+  if (unused < least_unused_bytes)
+    throw std::runtime_error("GPU " + std::to_string(device) + " has " + size_text(unused) + " left, too little for a standby");
+  if (grouped) prepare_to_join();
+}
+
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& o, const checkpoint& source,
                                                     const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host,
-                                                    std::chrono::milliseconds deadline, const kept_memories& keep) {
+                                                    std::chrono::milliseconds deadline, const kept_memories& keep, start_times* start) {
   gpu_executor_options options = gpu_options(device, o, tokenizer_vocab);
   options.keep = keep.weights;
   options.keep_kv = keep.kv;
   const bool dummy = o.load_format == "dummy";
-  start_times start;
+  options.start = start;
   cuda::use_device(device);
-  start.lap("the device's context");
-  const gpu_rank rank = join_gpus(host, device, deadline);
-  start.lap("joined by NCCL");
-  if (rank.grouped()) spdlog::info("{}: {}", name_of(host), start.text());
+  reached(start, "context");
+  gpu_joining rank = join_gpus(host, device, deadline, [start] { reached(start, "joined"); });
   const bool on_device = dummy && draft == nullptr && gpu_weight_bytes(source.config(), ends_of(source.config())) > most_host_dummy_bytes;
-  if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, rank);
+  if (on_device) return make_gpu_executor_with_dummy_weights(source.config(), options, std::move(rank));
   const auto load = [&](const checkpoint& from) { return dummy ? plan_dummy_weights(from.config(), dtype::bf16, 1) : from.load(); };
-  if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options, rank);
-  return make_gpu_executor(load(source), options, rank);
+  if (draft != nullptr) return make_drafting_gpu_executor(load(source), load(*draft), options, std::move(rank));
+  return make_gpu_executor(load(source), options, std::move(rank));
 }
 
 #else
@@ -133,10 +141,12 @@ device_choice choose_device(const engine_options& o, const model_config&) {
 
 int count_gpus() { return 0; }
 
+void make_gpu_ready(std::int32_t, bool) {}
+
 void check_gpu_ranks(const engine_options&, std::int32_t) {}
 
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t, const engine_options&, const checkpoint&, const checkpoint*, std::int32_t,
-                                                    const rank_context&, std::chrono::milliseconds, const kept_memories&) {
+                                                    const rank_context&, std::chrono::milliseconds, const kept_memories&, start_times*) {
   throw std::logic_error("no GPU was chosen");
 }
 

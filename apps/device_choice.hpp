@@ -38,12 +38,17 @@ gpu_executor_options gpu_options(std::int32_t device, const engine_options& opti
 // Throws load_error, with the numbers, where there are fewer GPUs from `first` on than ranks.
 void check_gpu_ranks(const engine_options& options, std::int32_t first);
 
+// Takes the context of GPU `device` for this process, and loads what joining a group takes where it is to be `grouped`. Throws
+// std::runtime_error when that leaves too little of the device's memory to others.
+void make_gpu_ready(std::int32_t device, bool grouped);
+
 // The executor of a GPU, with a draft model beside it unless that is null. Dummy weights of large models are made on the device, each
 // rank's for itself. Those of small ones, and of a draft model's company, are made on the host: one model, which ranks cut like a loaded
 // one. `host`: the rank and its group's communicators between hosts; no call on the GPU waits longer than `deadline` for a peer.
+// `start` is told what was reached.
 std::unique_ptr<step_executor> make_executor_on_gpu(std::int32_t device, const engine_options& options, const checkpoint& source,
                                                     const checkpoint* draft, std::int32_t tokenizer_vocab, const rank_context& host = {},
-                                                    std::chrono::milliseconds deadline = {},
-                                                    const kept_memories& keep = {});
+                                                    std::chrono::milliseconds deadline = {}, const kept_memories& keep = {},
+                                                    start_times* start = nullptr);
 
 } // namespace troupe::apps

@@ -223,28 +223,47 @@ text_side load_text_side(const checkpoint& source) {
 
 namespace {
 
+std::string rank_prefix(const actors::rank_start& place, std::int32_t replicas) {
+  const std::string replica = replicas > 1 ? "replica " + std::to_string(place.replica) + ": " : std::string();
+  return replica + (place.size > 1 ? "rank " + std::to_string(place.rank) + ": " : std::string());
+}
+
 // Makes the executors of one process.
 class executor_maker {
  public:
   executor_maker(engine_options options, std::shared_ptr<const checkpoint> source, std::shared_ptr<const checkpoint> draft,
-                 std::int32_t tokenizer_vocab, std::optional<keeper::access> keep)
+                 std::int32_t tokenizer_vocab, std::optional<keeper::access> keep, start_times* start)
       : options_(std::move(options)),
         source_(std::move(source)),
         draft_(std::move(draft)),
         tokenizer_vocab_(tokenizer_vocab),
         keep_(std::move(keep)),
+        start_(start),
         links_(layout(options_, call_deadline(options_))),
         gpu_links_(layout(options_, std::chrono::seconds(options_.start_deadline_s))) {}
 
   std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish) {
+    start_times of_call;
+    start_times& start = start_ != nullptr ? *start_ : of_call;
+    auto made = make(place, publish, start);
+    start.reached("ready");
+    if (start_ != nullptr || choose_device(options_, source_->config()).gpu)
+      spdlog::info("{}started: {}", rank_prefix(place, options_.data_parallel_size), start.text());
+    return made;
+  }
+
+ private:
+  std::unique_ptr<step_executor> make(const actors::rank_start& place, const actors::publish_rendezvous& publish, start_times& start) {
     const device_choice first = choose_device(options_, source_->config());
     const engine_options mine = options_of_rank(options_, place, first.gpu);
     const device_choice device = first.gpu ? choose_device(mine, source_->config()) : first;
     if (device.gpu || place.rank == 0) spdlog::info("{}", device.reason);
-    if (device.gpu && options_.group_size() > 1) return make_rank_on_gpu(*device.gpu, mine, place, publish);
-    if (device.gpu) return make_executor_on_gpu(*device.gpu, mine, *source_, draft_.get(), tokenizer_vocab_, {}, {}, kept(true, place));
+    if (device.gpu && options_.group_size() > 1) return make_rank_on_gpu(*device.gpu, mine, place, publish, start);
+    if (device.gpu) {
+      return make_executor_on_gpu(*device.gpu, mine, *source_, draft_.get(), tokenizer_vocab_, {}, {}, kept(true, place), &start);
+    }
     check_batch(mine);
-    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, place, {});
+    if (options_.group_size() == 1) return make_on_cpu(weights(), draft_ ? draft_weights() : nullptr, mine, place, {}, start);
     if (place.size == 1) { // all ranks behind one executor, as benches want them
       return make_cpu_group_executor(weights(), executor_options(options_, tokenizer_vocab_, {}), options_.tensor_parallel_size,
                                      options_.pipeline_parallel_size, call_deadline(options_), draft_ ? draft_weights() : nullptr);
@@ -252,32 +271,36 @@ class executor_maker {
     const auto link = links_.open(place, publish);
     const auto whole = weights(); // before the ranks meet: how long it takes differs
     const auto draft = draft_ ? draft_weights() : nullptr;
-    return make_on_cpu(whole, draft, mine, place, link->meet());
+    const rank_context rank = link->meet();
+    start.reached("met");
+    return make_on_cpu(whole, draft, mine, place, rank, start);
   }
 
- private:
   std::unique_ptr<step_executor> make_rank_on_gpu(std::int32_t device, const engine_options& o, const actors::rank_start& place,
-                                                  const actors::publish_rendezvous& publish) {
+                                                  const actors::publish_rendezvous& publish, start_times& start) {
     if (!options_.in_cluster()) check_gpu_ranks(options_, *choose_device(options_, source_->config()).gpu);
     if (place.size == 1) throw load_error("--tp with GPUs takes a process for each, and this command runs in one");
     const auto link = gpu_links_.open(place, publish);
-    return make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, link->meet(), call_deadline(options_),
-                                kept(true, place));
+    const rank_context rank = link->meet();
+    start.reached("met");
+    return make_executor_on_gpu(device, o, *source_, draft_.get(), tokenizer_vocab_, rank, call_deadline(options_), kept(true, place),
+                                &start);
   }
 
   std::unique_ptr<step_executor> make_on_cpu(const std::shared_ptr<const model_weights>& target,
                                              const std::shared_ptr<const model_weights>& draft, const engine_options& o,
-                                             const actors::rank_start& place, const rank_context& rank) const {
-    const cpu_executor_options options = executor_options(o, tokenizer_vocab_, kept(false, place)); // smaller pages: docs/keeper.md
+                                             const actors::rank_start& place, const rank_context& rank, start_times& start) const {
+    cpu_executor_options options = executor_options(o, tokenizer_vocab_, kept(false, place)); // smaller pages: docs/keeper.md
+    options.start = &start;
     return draft ? make_drafting_cpu_executor(target, draft, options, rank) : make_cpu_executor(target, options, rank);
   }
 
-  // What of a rank is kept beyond its process; its weights unless the flags say otherwise, or only if they say so.
+  // What of a rank is kept beyond its process; unless the flags say otherwise, or only if they say so.
   kept_memories kept(bool unless_told, const actors::rank_start& place) const {
     kept_memories kept;
     if (!keep_) return kept;
     if (options_.keep_weights.value_or(unless_told)) kept.weights = keep_;
-    if (!options_.keep_kv.value_or(false)) return kept;
+    if (!options_.keep_kv.value_or(unless_told)) return kept;
     const std::string owner = "replica " + std::to_string(place.replica) + ", rank " + std::to_string(place.rank);
     kept.kv = {*keep_, owner, place.kv_usable};
     return kept;
@@ -299,6 +322,7 @@ class executor_maker {
   const std::shared_ptr<const checkpoint> source_, draft_;
   const std::int32_t tokenizer_vocab_;
   const std::optional<keeper::access> keep_;
+  start_times* const start_; // null: each executor has its own
   group_links links_;
   group_links gpu_links_; // on the host they serve the start alone, where ranks wait for each other's loading
   std::mutex guard_;
@@ -309,9 +333,15 @@ class executor_maker {
 
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
                                                std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
-                                               std::optional<keeper::access> keep) {
-  auto maker = std::make_shared<executor_maker>(std::move(options), std::move(source), std::move(draft), tokenizer_vocab, std::move(keep));
+                                               std::optional<keeper::access> keep, start_times* start) {
+  auto maker =
+      std::make_shared<executor_maker>(std::move(options), std::move(source), std::move(draft), tokenizer_vocab, std::move(keep), start);
   return [maker](const actors::rank_start& place, const actors::publish_rendezvous& publish) { return maker->make(place, publish); };
+}
+
+void make_ready(const engine_options& options, const checkpoint& source, const actors::rank_start& place) {
+  const device_choice first = choose_device(options, source.config());
+  if (first.gpu) make_gpu_ready(*choose_device(options_of_rank(options, place, first.gpu), source.config()).gpu, options.group_size() > 1);
 }
 
 std::vector<std::string> served_names(const engine_options& options) {
@@ -357,6 +387,8 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
   serving.max_restarts = options.max_device_restarts;
   serving.step_deadline = std::chrono::seconds(options.step_deadline_s);
   serving.start_deadline = std::chrono::seconds(options.start_deadline_s);
+  const bool on_gpus = head != nullptr ? options.device != "cpu" : options.isolate_devices && choose_device(options, source->config()).gpu;
+  serving.standby = head == nullptr && options.standby.value_or(false);
   if (options.isolate_devices) {
     serving.worker_command = {"/proc/self/exe", "worker"}; // this very program, also after its file was replaced
     if (head == nullptr) {
@@ -369,7 +401,7 @@ std::unique_ptr<actors::serving> start_engine(engine_options options, std::share
 
   actors::serving_parts parts;
   if (head != nullptr) parts.cluster = head->describe(options, *source);
-  if (options.isolate_devices && (options.keep_weights.value_or(options.device != "cpu") || options.keep_kv.value_or(false))) {
+  if (options.isolate_devices && (options.keep_weights.value_or(on_gpus) || options.keep_kv.value_or(on_gpus))) {
     const auto keeper = std::make_shared<keeper_process>(metrics);
     serving.worker_command.push_back("--keeper");
     serving.worker_preamble = keeper->line() + "\n";

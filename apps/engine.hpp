@@ -9,6 +9,7 @@
 #include "apps/engine_options.hpp"
 #include "device/keeper/client.hpp"
 #include "models/checkpoint.hpp"
+#include "models/start_times.hpp"
 #include "telemetry/metrics.hpp"
 #include "telemetry/timeline.hpp"
 #include "tokenizer/chat_template.hpp"
@@ -35,10 +36,15 @@ text_side load_text_side(const checkpoint& source);
 std::shared_ptr<const checkpoint> open_draft_model(const engine_options& options, const tokenizer& tokens);
 
 // The executor of a rank; one that is called without a place is the whole group. Weights are loaded at the first call and shared by later
-// ones, and by later processes where `keep` names a keeper. `draft` may be null. Throws load_error when called, not before.
+// ones, and by later processes where `keep` names a keeper. `draft` may be null. A process that makes one executor has it add to `start`,
+// which outlives the factory. Throws load_error when called, not before.
 actors::executor_factory make_executor_factory(engine_options options, std::shared_ptr<const checkpoint> source,
                                                std::shared_ptr<const checkpoint> draft, std::int32_t tokenizer_vocab,
-                                               std::optional<keeper::access> keep = {});
+                                               std::optional<keeper::access> keep = {}, start_times* start = nullptr);
+
+// What a process can do for a rank before it is told its place, since it costs time: takes the GPU's context. On a CPU there is nothing to
+// do. Throws std::runtime_error where that would leave too little memory to others.
+void make_ready(const engine_options& options, const checkpoint& source, const actors::rank_start& place);
 
 // The names that "model" may hold: the flag's, or the file's or folder's own.
 std::vector<std::string> served_names(const engine_options& options);

@@ -72,10 +72,18 @@ void add_engine_flags(CLI::App& command, engine_options& o) {
       ->check(CLI::Range(1, 1024));
   command.add_flag("--isolate-devices", o.isolate_devices,
                    "run each device in a process of its own, restarted when it dies (several GPUs: always)");
-  command.add_flag("--keep-weights,!--no-keep-weights", o.keep_weights,
-                   "weights outlive a device's own process, so that the next one need not load them (default: on a GPU)");
-  command.add_flag("--keep-kv,!--no-keep-kv", o.keep_kv,
-                   "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: off)");
+  // CLI11 takes an optional for a number, which is 0 where no flag is given.
+  const auto either = [&command](const std::string& names, std::optional<bool>& value, const std::string& text) {
+    command.add_flag_function(
+        names, [&value](std::int64_t given) { value = given > 0; }, text);
+  };
+  either("--keep-weights,!--no-keep-weights", o.keep_weights,
+         "weights outlive a device's own process, so that the next one need not load them (default: on a GPU)");
+  either("--keep-kv,!--no-keep-kv", o.keep_kv,
+         "the KV cache outlives a device's own process that is killed or upgraded, so that requests go on from it (default: on a GPU)");
+  either("--standby,!--no-standby", o.standby,
+         "beside a device's own process another waits that has the device's context, to take the place of one that is killed "
+         "(default: off; not in a cluster)");
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                    "keep the KV of prompts and outputs, and reuse it for prompts that begin alike (default: on)");
   command
@@ -145,7 +153,7 @@ std::vector<std::string> to_arguments(const engine_options& o) {
   if (o.max_num_batched_tokens_given) add("--max-num-batched-tokens", o.max_num_batched_tokens);
   if (o.kv_cache_memory_given) args.insert(args.end(), {"--kv-cache-memory", o.kv_cache_memory});
   if (o.keep_weights) args.push_back(*o.keep_weights ? "--keep-weights" : "--no-keep-weights");
-  if (o.keep_kv.value_or(false)) args.push_back("--keep-kv");
+  if (o.keep_kv) args.push_back(*o.keep_kv ? "--keep-kv" : "--no-keep-kv");
   if (o.kernel_times) args.push_back("--kernel-times");
   if (o.reference) args.push_back("--reference");
   if (!o.gpu.graphs) args.push_back("--enforce-eager");

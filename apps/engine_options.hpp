@@ -54,7 +54,8 @@ struct engine_options {
   std::int32_t data_parallel_size = 1;       // groups of such ranks, each with the whole model
   bool isolate_devices = false;
   std::optional<bool> keep_weights; // beyond devices' own processes; none: those of GPUs
-  std::optional<bool> keep_kv;      // likewise the KV cache; none: nobody's
+  std::optional<bool> keep_kv;      // likewise the KV cache
+  std::optional<bool> standby;      // a process beside each device's own; none: no
   bool prefix_caching = true;
   std::string speculative_method = "off"; // off | ngram | draft
   std::filesystem::path draft_model;      // of draft: a Hugging Face folder or a .gguf file

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kills a device's process while its server answers, again and again: seconds from the kill until the server says so, and to the next token that
-any client gets.
+"""Kills a device's process while its server answers, again and again: seconds from the kill until the server says so, to what the new processes have
+reached, and to the next token that any client gets.
 
-usage: kill_worker.py TROUPE MODEL --json FILE [--kills 10] [--streams 8] [--tokens 128] [-- flags of serve]
+usage: kill_worker.py TROUPE MODEL --json FILE [--kills 10] [--streams 8] [--tokens 128] [--rest 2] [-- flags of serve]
 
 Each kill has a load of its own: all streams begin at once, one process of the group, another each time, gets SIGKILL when every stream has
 had a few tokens, and all streams must come to their ends. Fails when a request is lost; writes what was measured in any case.
@@ -14,7 +14,8 @@ import threading
 import time
 
 from measured_server import argument_parser, head, read_arguments, write  # makes tests/e2e importable
-from server import Server, Watch
+from restart_stages import stage_table, stages_after
+from server import Server
 
 
 class Load:
@@ -23,6 +24,7 @@ class Load:
     def __init__(self, server, streams, tokens):
         self.server, self.streams, self.tokens = server, streams, tokens
         self.arrivals = []
+        self.struck_at = None  # by the clock of logs
         self.lost = []
         self.lock = threading.Lock()
         self.under_way = threading.Event()
@@ -54,6 +56,7 @@ class Load:
             if not self.under_way.wait(120):
                 raise SystemExit("no tokens within 120 s")
             struck = time.monotonic()
+            self.struck_at = time.time()
             strike()
         for thread in threads:
             thread.join()
@@ -67,27 +70,30 @@ class Load:
 
 
 def measure(args):
-    seconds, noticed, lost = [], [], []
+    seconds, stages, lost = [], [], []
     begin = time.monotonic()
     with Server(args.troupe, args.model, "--max-device-restarts", "1000", *args.flags) as server:
         ready = time.monotonic() - begin
         Load(server, args.streams, args.tokens).run()
+        time.sleep(args.rest)  # what stands by gets ready
         for round_number in range(args.kills):
             workers = sorted(server.children())
             load = Load(server, args.streams, args.tokens)
-            watch = Watch(server, "device lost")
             struck = load.run(lambda: os.kill(workers[round_number % len(workers)], signal.SIGKILL))
-            seen = watch.wait()
-            noticed.append(seen and seen - struck)
             lost += load.lost
             seconds.append(load.silence_after(struck))
-            print(f"kill {round_number + 1} of {args.kills}: noticed after {noticed[-1]} s, next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)
+            stages.append({what: round(at, 3) for what, at in stages_after(server.text(), load.struck_at).items()})
+            if seconds[-1] is not None:
+                stages[-1]["token"] = round(seconds[-1], 3)
+            print(f"kill {round_number + 1} of {args.kills}: next token after {seconds[-1]} s, {len(load.lost)} requests lost", flush=True)
             server.wait_idle()
+            time.sleep(args.rest)
+        print("\n".join(stage_table(stages)))
         kept = [line for line in server.text().splitlines() if "weights:" in line or "restart" in line]
         print("\n".join(kept[-4:]))
         time.sleep(1.2)  # the keeper's counts are told once a second
         mapped = server.metric("troupe_kept_weights_mapped_total")
-    return {"ready_seconds": ready, "seconds": seconds, "noticed": noticed, "lost": lost, "mapped": mapped}
+    return {"ready_seconds": ready, "seconds": seconds, "stages": stages, "lost": lost, "mapped": mapped}
 
 
 def main():
@@ -95,16 +101,18 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rest", type=float, default=2, help="seconds between loads, in which what stands by gets ready")
     args = read_arguments(parser)
     done = measure(args)
     timed = [s for s in done["seconds"] if s is not None]
     result = {
         **head("kills", args),
-        "workload": {"kills": args.kills, "streams": args.streams, "tokens": args.tokens},
+        "workload": {"kills": args.kills, "streams": args.streams, "tokens": args.tokens, "rest": args.rest},
         "weights_mapped": done["mapped"],
         "ready_seconds": done["ready_seconds"],
         "seconds": done["seconds"],
-        "noticed_seconds": done["noticed"],
+        "noticed_seconds": [of_kill.get("noticed") for of_kill in done["stages"]],
+        "stages": done["stages"],
         "median_seconds": statistics.median(timed) if timed else None,
         "longest_seconds": max(timed, default=None),
         "requests_lost": len(done["lost"]),

@@ -64,7 +64,7 @@ run_all() {
   throughput throughput-dp2 60 2 1
   throughput throughput-pp2 60 1 2
   kills kills-kept 120 "$kills" "${kept[@]}"
-  kills kills-cold 90 "$cold_kills" --no-keep-weights "${isolated[@]}"
+  kills kills-cold 90 "$cold_kills" --no-keep-weights --no-keep-kv "${isolated[@]}"
   sum_up
 }
 

@@ -31,6 +31,7 @@ class cpu_executor final : public step_executor {
         draws_(rank, info.max_num_seqs),
         model_(std::move(weights), shape, rank, options.keep, options.keep_kv),
         kv_kept_(options.keep_kv && options.keep_kv->usable && model_.kv().lease().found()) {
+    reached(options.start, "weights");
     if (rank_.leader()) sampler_.emplace(model_, info.vocab_size);
     const std::size_t rows = static_cast<std::size_t>(info.max_batched_tokens);
     tokens_.reserve(rows);

@@ -12,6 +12,7 @@
 #include "models/kept_kv.hpp"
 #include "models/model.hpp"
 #include "models/rank_context.hpp"
+#include "models/start_times.hpp"
 
 namespace troupe {
 
@@ -30,6 +31,7 @@ struct cpu_executor_options {
   std::optional<kv_keeping> keep_kv;  // likewise the KV cache
   std::int32_t max_proposals = 0; // that plans may ask of a draft model beside this one (models/drafting_executor.hpp)
   std::size_t bytes_beside = 0;   // that such a model will take
+  start_times* start = nullptr;   // told what the start has reached, until the executor is made
 };
 
 // Throws load_error when the options cannot work together (with the numbers).

@@ -180,6 +180,7 @@ std::unique_ptr<step_executor> make_drafting_cpu_executor(std::shared_ptr<const 
                                                           std::shared_ptr<const model_weights> draft, cpu_executor_options options,
                                                           const rank_context& rank) {
   cpu_executor_options drafts = options;
+  drafts.start = nullptr;
   drafts.max_model_len = std::min(options.max_model_len.value_or(target->config.max_position), draft->config.max_position);
   options.max_proposals = most_proposals;
   if (!rank.leader()) return make_cpu_executor(std::move(target), options, rank);

@@ -21,7 +21,6 @@
 #include "models/ordered_worker.hpp"
 #include "models/shard.hpp"
 #include "models/slot_table.hpp"
-#include "models/start_times.hpp"
 
 namespace troupe {
 namespace {
@@ -74,7 +73,7 @@ class gpu_executor final : public step_executor {
   using make_weights_fn = std::function<gpu_weights(std::byte* memory, const cuda::stream& on)>;
 
   // The weights lie in memory of `weight_source`.
-  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, const gpu_rank& rank,
+  gpu_executor(const model_config& config, const gpu_plan& plan, const gpu_executor_options& options, gpu_joining rank,
                std::unique_ptr<cuda::memory_source> weight_source, kv_memory kv, const make_weights_fn& make_weights)
       : device_(options.device),
         info_(plan.info),
@@ -85,18 +84,15 @@ class gpu_executor final : public step_executor {
         weights_(*weight_source_, memory_.ledger, plan.weight_bytes, "weights"),
         kv_memory_(std::move(kv)),
         kv_(*kv_memory_.source, memory_.ledger, plan.kv_bytes, "KV cache"),
-        rank_(rank),
         model_(
             config, plan.shape, make_weights(weights_.data(), streams_.compute), kv_.data(), kv_memory_.kept, memory_.small,
             streams_.compute, options.tuning_cache, options.log ? options.log : [](const std::string&) {}),
+        rank_(joined(std::move(rank), options)),
         runner_(model_, plan, {options.graphs, options.asynchronous_copies, options.kernel_times, &rank_}, memory_.small, streams_),
         worker_([device = device_] { cuda::use_device(device); }) {
-    start_.lap("memory and weights");
     model_.share_layers(rank_.devices.get(), streams_.communication);
-    if (options.tune) model_.tune(streams_.compute);
-    start_.lap("algorithms");
     meet();
-    if (rank_.grouped()) start_.lap("waiting for the other ranks");
+    if (rank_.grouped()) reached(options.start, "all there");
     if (rank_.devices && options.own_all_reduce && !options.batch_invariant) {
       sums_ = gpu_rank_sums::open(rank_, sum_shape_of(config, plan.shape), {memory_.small, memory_.ledger}, streams_.compute, options.log);
       model_.sum_few_rows_with(sums_.get());
@@ -112,11 +108,10 @@ class gpu_executor final : public step_executor {
         many->give_up();
       });
     }
-    if (sums_) start_.lap("sums");
+    if (sums_) reached(options.start, "sums");
     runner_.capture();
-    start_.lap("graphs");
+    reached(options.start, "graphs");
     if (options.log) options.log("GPU memory held:\n" + memory_.ledger.text());
-    if (options.log) options.log("GPU started: " + start_.text());
   }
 
   ~gpu_executor() override {
@@ -163,6 +158,14 @@ class gpu_executor final : public step_executor {
   }
 
  private:
+  // All that a rank does by itself goes first: meanwhile NCCL joins it with the others.
+  gpu_rank joined(gpu_joining rank, const gpu_executor_options& options) {
+    reached(options.start, "memory");
+    if (options.tune) model_.tune(streams_.compute, rank.host().tp_rank == 0);
+    reached(options.start, "algorithms");
+    return rank.take();
+  }
+
   // In a group the leader's answer to a verification lets the scheduler go on while this rank may not have read its own.
   void await_verifications() {
     if (std::exchange(verifying_, false) && rank_.grouped()) worker_.wait_below(1);
@@ -288,7 +291,6 @@ class gpu_executor final : public step_executor {
     news_.clear();
   }
 
-  start_times start_; // before all that takes time
   std::int32_t device_;
   executor_info info_;
   bool synchronous_;
@@ -307,10 +309,10 @@ class gpu_executor final : public step_executor {
   cuda::device_block weights_;
   kv_memory kv_memory_;
   cuda::device_block kv_;
+  gpu_model model_;
   gpu_rank rank_; // its communicator goes after the runner's graphs
   std::unique_ptr<gpu_rank_sums> sums_;
   std::unique_ptr<gpu_copied_sums> part_sums_; // goes before `sums_`, which lets the group go
-  gpu_model model_;
   gpu_runner runner_;
   ordered_worker worker_; // ends first: its jobs read the runner
 };
@@ -350,17 +352,17 @@ kv_memory claim_kv_memory(const model_config& config, const gpu_plan& plan, cons
 
 // `config` and `source` are the rank's own.
 std::unique_ptr<step_executor> make(const model_config& config, dtype stored, const weight_source& source, gpu_executor_options options,
-                                    const gpu_rank& rank, const make_weights_on& make_weights) {
+                                    gpu_joining rank, const make_weights_on& make_weights) {
   const std::int32_t count = gpu_count();
   if (options.device < 0 || options.device >= count) {
     throw load_error("there is no GPU " + std::to_string(options.device) + ": this process can use " + std::to_string(count));
   }
   cuda::use_device(options.device);
-  const cuda::memory_state device = with(cuda::device_memory(), kept_already(source, options));
-  const auto planned = [&] { return plan_gpu(config, stored, options, device, rank.host); };
+  const cuda::memory_state device = with(rank.memory_before().value_or(cuda::device_memory()), kept_already(source, options));
+  const auto planned = [&] { return plan_gpu(config, stored, options, device, rank.host()); };
   gpu_plan plan = planned();
-  if (rank.grouped()) {
-    options.num_blocks = agree(plan.info, {}, rank.host).num_blocks;
+  if (rank.host().size() > 1) {
+    options.num_blocks = agree(plan.info, {}, rank.host()).num_blocks;
     plan = planned();
   }
   const gpu_model_shape& shape = plan.shape;
@@ -369,66 +371,72 @@ std::unique_ptr<step_executor> make(const model_config& config, dtype stored, co
   if (options.keep) claim = claim_weights(options.keep, source, region_of(config, shape, source, options.device));
   kv_memory kv = claim_kv_memory(config, plan, source, options);
   if (claim.now() == keeper::claim::state::alone) {
-    return std::make_unique<gpu_executor>(config, plan, options, rank, cuda::own_memory(), std::move(kv),
+    return std::make_unique<gpu_executor>(config, plan, options, std::move(rank), cuda::own_memory(), std::move(kv),
                                           [&](std::byte* memory, const cuda::stream& on) {
                                             gpu_weights made = make_weights(shape, memory, on);
                                             start.tell(plan.weight_bytes, false, claim);
+                                            reached(options.start, "weights");
                                             return made;
                                           });
   }
   auto kept = std::make_unique<cuda::kept_memory>(std::move(claim), options.device);
   cuda::kept_memory& block = *kept;
   return std::make_unique<gpu_executor>(
-      config, plan, options, rank, std::move(kept), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
+      config, plan, options, std::move(rank), std::move(kept), std::move(kv), [&](std::byte* memory, const cuda::stream& on) {
         const bool mapped = block.filled();
         gpu_weights made = mapped ? filled_weights(config, shape.ends, shape.type, memory) : make_weights(shape, memory, on);
         block.seal();
         start.tell(plan.weight_bytes, mapped, block.claim());
+        reached(options.start, "weights");
         return made;
       });
 }
 
 } // namespace
 
-std::unique_ptr<step_executor> make_gpu_executor(const model_weights& whole, const gpu_executor_options& options, const gpu_rank& rank) {
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& whole, const gpu_executor_options& options, gpu_joining rank) {
   if (whole.layers.empty()) throw load_error("the weights hold no layer");
-  const model_weights weights = gpu_share(whole, rank.host);
+  const model_weights weights = gpu_share(whole, rank.host());
   const std::int32_t threads = options.loader_threads > 0 ? options.loader_threads : static_cast<std::int32_t>(cpu::usable_cores());
   const auto upload = [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
     return upload_weights(weights, shape.ends, shape.type, memory, on, options.device, threads);
   };
-  return make(weights.config, weights.layers.front().query.type, weights.source, options, rank, upload);
+  return make(weights.config, weights.layers.front().query.type, weights.source, options, std::move(rank), upload);
 }
 
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& whole, const gpu_executor_options& options,
-                                                                    const gpu_rank& rank) {
+                                                                    gpu_joining rank) {
   check_config(whole, "dummy weights");
-  const model_config config = gpu_share(whole, rank.host);
+  const model_config config = gpu_share(whole, rank.host());
   weight_source source;
-  source.origin = "dummy weights of " + std::to_string(gpu_weight_bytes(config, ends_of(config, rank.host))) + " bytes, made on the device";
-  source.part = part_of(rank.host);
-  return make(config, dtype::bf16, source, options, rank, [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
-    return make_dummy_gpu_weights(config, shape.ends, shape.type, memory, on, 1);
-  });
+  source.origin =
+      "dummy weights of " + std::to_string(gpu_weight_bytes(config, ends_of(config, rank.host()))) + " bytes, made on the device";
+  source.part = part_of(rank.host());
+  return make(config, dtype::bf16, source, options, std::move(rank),
+              [&](const gpu_model_shape& shape, std::byte* memory, const cuda::stream& on) {
+                return make_dummy_gpu_weights(config, shape.ends, shape.type, memory, on, 1);
+              });
 }
 
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
-                                                          const gpu_executor_options& options, const gpu_rank& rank) {
+                                                          const gpu_executor_options& options, gpu_joining rank) {
   if (target.layers.empty() || draft.layers.empty()) throw load_error("the weights hold no layer");
   gpu_executor_options its = options, drafts = options;
+  drafts.start = nullptr;
   its.max_proposals = most_proposals;
-  if (!rank.host.leader()) return make_gpu_executor(target, its, rank);
+  if (!rank.host().leader()) return make_gpu_executor(target, its, std::move(rank));
   drafts.max_model_len = std::min(options.max_model_len.value_or(target.config.max_position), draft.config.max_position);
   cuda::use_device(options.device);
-  const model_weights share = gpu_share(target, rank.host);
+  const model_weights share = gpu_share(target, rank.host());
   const bool same = share.source.origin == draft.source.origin && share.source.part == draft.source.part;
   if (same) drafts.keep.reset(); // one region, which the plans would count twice
   if (drafts.keep_kv) drafts.keep_kv->owner += ", draft model";
   if (drafts.log) drafts.log = [log = options.log](const std::string& line) { log("draft model: " + line); };
   const std::size_t kept = kept_already(share.source, its) + kept_already(draft.source, drafts);
-  its.num_blocks = shared_blocks({share.config, share.layers.front().query.type, its, rank.host},
-                                 {draft.config, draft.layers.front().query.type, drafts, {}}, with(cuda::device_memory(), kept));
-  auto executor = make_gpu_executor(target, its, rank);
+  its.num_blocks = shared_blocks({share.config, share.layers.front().query.type, its, rank.host()},
+                                 {draft.config, draft.layers.front().query.type, drafts, {}},
+                                 with(rank.memory_before().value_or(cuda::device_memory()), kept));
+  auto executor = make_gpu_executor(target, its, std::move(rank));
   drafts.num_blocks = executor->info().num_blocks; // a peer may have had room for fewer
   return make_drafting_executor(std::move(executor), make_gpu_executor(draft, drafts));
 }

@@ -15,6 +15,7 @@
 #include "models/gpu_rank.hpp"
 #include "models/kept_kv.hpp"
 #include "models/model.hpp"
+#include "models/start_times.hpp"
 
 namespace troupe {
 
@@ -50,7 +51,8 @@ struct gpu_executor_options {
 
   bool tune = true;                            // measure at start which algorithms products of many rows take
   std::filesystem::path tuning_cache;          // what was measured, for the next start; empty: not kept
-  std::function<void(const std::string&)> log; // one line each: the memory ledger, start-up times; none: silent
+  std::function<void(const std::string&)> log; // one line each: the memory ledger, how ranks sum; none: silent
+  start_times* start = nullptr;                // told what the start has reached, until the executor is made
   // For traces: the time of each group of kernels. Steps without a graph are cut by events, which ends the overlap of launches there.
   bool kernel_times = false;
 };
@@ -66,22 +68,22 @@ inline gpu_executor_options reference(gpu_executor_options options) {
 
 // Throws load_error when model and options cannot work together or do not fit the device (with the ledger's numbers, before anything
 // is taken), device_error when the device fails. The weights are read until this returns, and not after.
-// `weights` are the whole model's, `rank` says what of it is taken. All ranks of a group are made at once and get the same plans; each
+// `weights` are the whole model's, `rank` says what of it is taken, and may be on its way into its group: what needs no other rank is done
+// meanwhile. All ranks of a group are made at once and get the same plans; each
 // answers with the same tokens. A peer that does not take part is a step_failure (by_peer) after the group's deadline; every further plan
 // is one too. Unlike on the CPU a row's last bits may depend on the rows beside it, unless batch_invariant: batch sizes take different
 // kernels. Random draws do not.
-std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options,
-                                                 const gpu_rank& rank = {});
+std::unique_ptr<step_executor> make_gpu_executor(const model_weights& weights, const gpu_executor_options& options, gpu_joining rank = {});
 
 // The same over random weights that are made on the device (--load-format dummy): of the same distributions as make_dummy_weights, but
 // other values. In a group each rank makes its own share, and shares of the same matrix are equal: for measurements of speed.
 std::unique_ptr<step_executor> make_gpu_executor_with_dummy_weights(const model_config& config, const gpu_executor_options& options,
-                                                                    const gpu_rank& rank = {});
+                                                                    gpu_joining rank = {});
 
 // A target and a draft model on one GPU (models/drafting_executor.hpp). `options` are the target's, and its KV memory holds the cache of
 // both. Of a group the leader has the draft model, whole; the other ranks follow plans that ask for proposals.
 std::unique_ptr<step_executor> make_drafting_gpu_executor(const model_weights& target, const model_weights& draft,
-                                                          const gpu_executor_options& options, const gpu_rank& rank = {});
+                                                          const gpu_executor_options& options, gpu_joining rank = {});
 
 // GPUs that this process can use; 0 where there is no driver.
 std::int32_t gpu_count();

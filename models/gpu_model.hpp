@@ -72,6 +72,7 @@ struct gpu_batch {
   std::size_t part_count = 1;                 // 2: see gpu_model::second_part()
   const std::int32_t* block_tables = nullptr; // [slots][table_stride]
   bool embedded = false;                      // the hidden states to begin with are there: rows that start the fused chain
+  bool trial = false;                         // layers of each kind alone, so that their kernels are loaded; the rows come to nothing
 };
 
 // What the head leaves of a step's rows; device memory.
@@ -108,13 +109,14 @@ class gpu_model {
             cuda::caching_allocator& memory, const cuda::stream& on, std::filesystem::path tuning_cache,
             std::function<void(const std::string&)> log);
 
-  // Before tune(): the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, on `sums` where
-  // that overlaps other work. Both outlive this.
+  // Before the first step: the weights are one rank's of a tensor parallel group. What each layer adds is summed up over `tensor`, on `sums`
+  // where that overlaps other work. Both outlive this.
   void share_layers(communicator* tensor, const cuda::stream& sums);
   // Few rows are summed up by it instead, in the fused chain together with residual and norm; outlives this. Null: by `tensor` alone.
   void sum_few_rows_with(const gpu_rank_sums* sums) { few_sums_ = sums; }
-  // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations.
-  void tune(const cuda::stream& on);
+  // Measures which algorithms products of many rows take, unless the cache knows; overwrites activations. `first`: of its group's ranks,
+  // which the products of the first one add the rows of before to.
+  void tune(const cuda::stream& on, bool first);
 
   // Whether forward() takes the fused chain: five launches a layer (six with QK-norm).
   bool fuses(const gpu_batch& batch) const;

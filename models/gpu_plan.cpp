@@ -15,7 +15,8 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t reserve = std::size_t{768} << 20;
-constexpr std::int32_t most_blocks = 1 << 22; // beyond that nobody has sequences to fill them
+constexpr std::size_t group_reserve = std::size_t{768} << 20; // for each of NCCL's groups
+constexpr std::int32_t most_blocks = 1 << 22;                 // beyond that nobody has sequences to fill them
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw load_error(what);
@@ -107,6 +108,8 @@ gpu_plan plan_gpu(const model_config& config, dtype stored, const gpu_executor_o
   s.head_parts = rank.tp_size;
   plan.weight_bytes = gpu_weight_bytes(config, s.ends);
   plan.reserve_bytes = reserve;
+  if (rank.tp_size > 1) plan.reserve_bytes += group_reserve;
+  if (rank.stages > 1) plan.reserve_bytes += 2 * group_reserve;
   plan.activation_bytes =
       gpu_model::activation_bytes(config, s) + slot_state_bytes(plan) + steps_in_flight * (upload_bytes(plan) + download_bytes(plan));
   if (rank.stages > 1) plan.activation_bytes += gpu_stages::device_bytes(plan, gpu_model::row_bytes(config));

@@ -2,7 +2,12 @@
 
 #include <array>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "device/cuda/stream.hpp"
@@ -45,47 +50,136 @@ bool gpu_rank::is_stuck() const { return (devices && devices->is_stuck()) || (ro
 
 namespace {
 
-// The group of the GPUs whose ranks `host` joins; its first rank's id goes round there. `place` says through which interface.
-std::shared_ptr<cuda::nccl_communicator> joined(const rank_context& place, communicator& host, const std::string& name,
-                                                std::chrono::milliseconds deadline) {
-  cuda::nccl_options options;
-  options.name = name;
-  options.deadline = deadline;
-  options.interface = place.interface;
-  options.across_nodes = place.across_nodes;
+// What it takes to join one group of GPUs, which all of its ranks know.
+struct planned_group {
   cuda::nccl_group_id id;
-  if (host.rank() == 0) id = cuda::make_nccl_group_id(options);
-  std::array<std::int32_t, sizeof(id.bytes) / sizeof(std::int32_t)> words{};
-  std::memcpy(words.data(), id.bytes.data(), sizeof(id.bytes));
+  int rank = 0, size = 1;
+  cuda::nccl_options options;
+  std::shared_ptr<cuda::nccl_communicator> gpu_rank::*member;
+};
+
+// The first rank's id goes round through `host`. `place` says through which interface NCCL talks.
+planned_group plan_group(const rank_context& place, communicator& host, const std::string& name, std::chrono::milliseconds deadline,
+                         std::shared_ptr<cuda::nccl_communicator> gpu_rank::*member) {
+  planned_group group{{}, host.rank(), host.size(), {}, member};
+  group.options.name = name;
+  group.options.deadline = deadline;
+  group.options.interface = place.interface;
+  group.options.across_nodes = place.across_nodes;
+  if (host.rank() == 0) group.id = cuda::make_nccl_group_id(group.options);
+  std::array<std::int32_t, sizeof(group.id.bytes) / sizeof(std::int32_t)> words{};
+  std::memcpy(words.data(), group.id.bytes.data(), sizeof(group.id.bytes));
   host.broadcast({words.data(), words.size(), dtype::i32}, 0);
-  std::memcpy(id.bytes.data(), words.data(), sizeof(id.bytes));
-  return cuda::join_nccl_group(id, host.rank(), host.size(), options);
+  std::memcpy(group.id.bytes.data(), words.data(), sizeof(group.id.bytes));
+  return group;
 }
 
 } // namespace
 
-gpu_rank join_gpus(const rank_context& host, std::int32_t device, std::chrono::milliseconds deadline) {
-  gpu_rank rank{host, nullptr, nullptr, nullptr};
-  if (host.size() == 1) return rank;
+// Groups are joined one after the other, by all ranks in the same order.
+class gpu_joining::work {
+ public:
+  // The first one begins here, since NCCL may set variables of the environment then.
+  work(std::vector<planned_group> groups, std::int32_t device, std::function<void()> joined)
+      : groups_(std::move(groups)), device_(device), current_(begin(groups_.front())) {
+    thread_ = std::thread([this, joined = std::move(joined)] { join(joined); });
+  }
+
+  ~work() {
+    {
+      const std::lock_guard lock(guard_);
+      given_up_ = true;
+      if (current_) current_->abort("its rank has gone");
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void take(gpu_rank& rank) {
+    thread_.join();
+    if (failure_) std::rethrow_exception(failure_);
+    current_.reset(); // what was made is the caller's to end
+    for (std::size_t i = 0; i < groups_.size(); ++i) rank.*groups_[i].member = std::move(made_[i]);
+  }
+
+ private:
+  static std::shared_ptr<cuda::nccl_joining> begin(const planned_group& group) {
+    return std::make_shared<cuda::nccl_joining>(group.id, group.rank, group.size, group.options);
+  }
+
+  void join(const std::function<void()>& joined) {
+    try {
+      cuda::use_device(device_);
+      while (const auto next = following()) made_.push_back(next->finish());
+      if (made_.size() == groups_.size() && joined) joined();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  // Null: there is none.
+  std::shared_ptr<cuda::nccl_joining> following() {
+    const std::lock_guard lock(guard_);
+    if (made_.size() == groups_.size() || given_up_) return nullptr;
+    if (!made_.empty()) current_ = begin(groups_[made_.size()]);
+    return current_;
+  }
+
+  const std::vector<planned_group> groups_;
+  const std::int32_t device_;
+  std::mutex guard_;
+  bool given_up_ = false;
+  std::shared_ptr<cuda::nccl_joining> current_;
+  std::vector<std::shared_ptr<cuda::nccl_communicator>> made_; // the thread's, until it has ended
+  std::exception_ptr failure_;                                 // likewise
+  std::thread thread_;
+};
+
+gpu_joining join_gpus(const rank_context& host, std::int32_t device, std::chrono::milliseconds deadline, std::function<void()> joined) {
+  gpu_joining joining(gpu_rank{host, nullptr, nullptr, nullptr});
+  std::vector<planned_group> groups;
   cuda::use_device(device);
-  if (host.tp_size > 1) with_tensor(host, [&](communicator& group) { rank.devices = joined(host, group, "tp", deadline); });
+  if (host.tp_size > 1)
+    with_tensor(host, [&](communicator& group) { groups.push_back(plan_group(host, group, "tp", deadline, &gpu_rank::devices)); });
   if (host.stages > 1) {
     with_pipeline(host, [&](communicator& group) {
-      rank.rows = joined(host, group, "rows of the pipeline", deadline);
-      rank.draws = joined(host, group, "draws of the pipeline", deadline);
+      groups.push_back(plan_group(host, group, "rows of the pipeline", deadline, &gpu_rank::rows));
+      groups.push_back(plan_group(host, group, "draws of the pipeline", deadline, &gpu_rank::draws));
     });
   }
-  return rank;
+  if (groups.empty()) return joining;
+  joining.memory_before_ = cuda::device_memory();
+  joining.work_ = std::make_unique<gpu_joining::work>(std::move(groups), device, std::move(joined));
+  return joining;
 }
+
+void prepare_to_join() { cuda::load_nccl({}); }
 
 #else
 
-gpu_rank join_gpus(const rank_context& host, std::int32_t, std::chrono::milliseconds) {
-  if (host.size() == 1) return {host, nullptr, nullptr, nullptr};
+void prepare_to_join() {}
+
+class gpu_joining::work {
+ public:
+  static void take(gpu_rank&) {}
+};
+
+gpu_joining join_gpus(const rank_context& host, std::int32_t, std::chrono::milliseconds, std::function<void()>) {
+  if (host.size() == 1) return gpu_rank{host, nullptr, nullptr, nullptr};
   throw load_error("--tp " + std::to_string(host.tp_size) + ", --pp " + std::to_string(host.stages) +
                    ": GPUs are joined by NCCL, and this program was built without it");
 }
 
 #endif
+
+gpu_joining::gpu_joining(gpu_rank joined) : rank_(std::move(joined)) {}
+gpu_joining::gpu_joining(gpu_joining&&) noexcept = default;
+gpu_joining& gpu_joining::operator=(gpu_joining&&) noexcept = default;
+gpu_joining::~gpu_joining() = default;
+
+gpu_rank gpu_joining::take() {
+  if (work_) work_->take(rank_);
+  work_.reset();
+  return std::move(rank_);
+}
 
 } // namespace troupe

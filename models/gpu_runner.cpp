@@ -82,12 +82,14 @@ gpu_runner::~gpu_runner() {
 void gpu_runner::capture() {
   if (!options_.graphs) return;
   std::vector<std::int32_t> sizes = graph_sizes(plan_.info.max_num_seqs);
+  trial_ = true; // no kernel is loaded while a graph is recorded
   for (const std::int32_t rows : sizes) {
     gpu_step step;
     pad(step, rows);
     run(step, 0);
     wait(0);
   }
+  trial_ = false;
   std::reverse(sizes.begin(), sizes.end()); // the largest first: the smaller ones' memory comes out of its pool
   for (const std::int32_t rows : sizes) {
     if (timers_.empty()) {

@@ -107,6 +107,7 @@ class gpu_runner {
   gpu_model::after_layer_fn after_layer_;
   std::vector<cuda::event> paces_; // used in turn
   std::size_t next_pace_ = 0;
+  bool trial_ = false; // see gpu_batch
 };
 
 } // namespace troupe

@@ -148,6 +148,7 @@ void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, s
   rows.results = reinterpret_cast<gpu::item_result*>(results);
   at.batch.rows = rows.row_count;
   at.batch.decode_rows = step.decode_rows;
+  at.batch.trial = trial_;
   at.batch.block_tables = slots_.arrays().block_tables;
   at.batch.embedded = model_.fuses(at.batch) && model_.embedding() != nullptr;
   if (at.batch.embedded) {

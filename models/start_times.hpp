@@ -1,28 +1,54 @@
-// Where the time of a start goes, for one log line.
+// When the start of a rank reached what, for one log line.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/clock.hpp"
 
 namespace troupe {
 
+// Any thread may add to it.
 class start_times {
  public:
-  // What happened since the last lap, or since this was made.
-  void lap(const std::string& what) {
-    const std::uint64_t now = now_ns();
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, " %.3f s", static_cast<double>(now - last_) * 1e-9);
-    text_ += (text_.empty() ? "" : ", ") + what + seconds;
-    last_ = now;
+  explicit start_times(std::uint64_t begun_ns = now_ns()) : begun_(begun_ns) {}
+
+  void reached(std::string what, std::uint64_t at_ns = now_ns()) {
+    const std::lock_guard lock(guard_);
+    reached_.push_back({at_ns, std::move(what)});
   }
-  const std::string& text() const { return text_; } // "weights 0.120 s, graphs 0.431 s"
+
+  // "process 0.012 s, weights 0.120 s": after the beginning, in the order in which they were reached.
+  std::string text() const {
+    const std::lock_guard lock(guard_);
+    auto sorted = reached_;
+    std::stable_sort(sorted.begin(), sorted.end(), [](const mark& a, const mark& b) { return a.at_ns < b.at_ns; });
+    std::string line;
+    for (const mark& m : sorted) {
+      char seconds[32];
+      std::snprintf(seconds, sizeof seconds, " %.3f s", static_cast<double>(m.at_ns - std::min(begun_, m.at_ns)) * 1e-9);
+      line += (line.empty() ? "" : ", ") + m.what + seconds;
+    }
+    return line;
+  }
 
  private:
-  std::uint64_t last_ = now_ns();
-  std::string text_;
+  struct mark {
+    std::uint64_t at_ns;
+    std::string what;
+  };
+  const std::uint64_t begun_;
+  mutable std::mutex guard_;
+  std::vector<mark> reached_;
 };
+
+inline void reached(start_times* start, const char* what) {
+  if (start != nullptr) start->reached(what);
+}
 
 } // namespace troupe

@@ -20,6 +20,7 @@ case $2 in
   keeper) python3 keeper.py "$troupe" "$model" ;;
   upgrade) python3 upgrade.py "$troupe" "$model" ;;
   kept_kv) python3 kept_kv.py "$troupe" "$model" ;;
+  standby) python3 standby.py "$troupe" "$model" ;;
   recovery) python3 recovery.py "$troupe" "$model" ;;
   failure_table) python3 failure_table.py "$troupe" "$model" --nodes 0 --rounds 1 --check -- --tp 3 --isolate-devices ;;
   failure_table_nodes) python3 failure_table.py "$troupe" "$model" --rounds 1 --check ;;

@@ -30,6 +30,9 @@ def check_figures(results):
         assert r["requests_lost"] == 0 and len(r["seconds"]) == kills, r
         assert all(0 < s < 60 for s in r["seconds"]) and 0 < r["median_seconds"] <= r["longest_seconds"], r
         assert r["weights_mapped"] == mapped, r
+        for stages in r["stages"]:  # of ranks that start side by side, each from its last
+            order = [stages[what] for what in ("noticed", "started", "process", "place", "model", "met", "weights", "ready", "up", "token")]
+            assert order[0] > 0 and order == sorted(order), stages
         assert r["machine"]["cores"] >= 1 and r["date"].endswith("Z") and "--tp 2" in r["command"], r
 
 

@@ -64,15 +64,22 @@ def all_children_of(pid):
     return pids
 
 
+def stands_by(pid, words):
+    """Whether a worker has not been called yet (it then takes another name)."""
+    return b"--stand-by-for" in words and pathlib.Path(f"/proc/{pid}/comm").read_text() != "troupe rank\n"
+
+
 def children_of(pid, command="worker"):
-    """Process ids of the children that run `troupe COMMAND`: "worker" or "keeper"."""
+    """Process ids of the children that run `troupe COMMAND`: "worker" (those that are ranks), "standby" (those that are not) or "keeper"."""
     pids = []
     for child in all_children_of(pid):
         try:
             words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            runs = words[1].decode() if len(words) > 1 else ""
+            runs = "standby" if runs == "worker" and stands_by(child, words) else runs
         except OSError:  # it has just gone
             continue
-        if len(words) > 1 and words[1].decode() == command:
+        if runs == command:
             pids.append(child)
     return pids
 

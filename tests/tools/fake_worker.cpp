@@ -1,6 +1,6 @@
 // A device process over the fake device, for tests of serving with child processes; in a group of several, a fake rank.
 //   fake_worker [--step-us N] [--poison T] [--fail-start] [--rank R] [--abort-on T] [--freeze-on T] [--hang-on T] [--slow-start-ms N]
-//               [--barrier-ms N] [--other-limits] --parent-port N
+//               [--barrier-ms N] [--other-limits] [--standby-fails] [--standby-hangs] --parent-port N | --stand-by-for REPLICA:RANK
 //     --abort-on, --freeze-on, --hang-on and --slow-start-ms are of rank R alone; --barrier-ms is how long ranks wait for each other
 //   fake_worker worker-protocol  says which one it speaks
 //   fake_worker --serve FILE     serves with a child of its own, writes its process id to FILE, waits to be killed
@@ -61,6 +61,7 @@ struct worker_options {
   bool exit_at_once = false;
   bool other_limits = false;
   int port = 0;
+  bool standby = false, standby_fails = false, standby_hangs = false;
   std::string serve;
 };
 
@@ -80,6 +81,9 @@ worker_options read_options(int argc, char** argv) {
     if (name == "--fail-start") o.fail_start = true;
     if (name == "--exit-at-once") o.exit_at_once = true;
     if (name == "--other-limits") o.other_limits = true;
+    if (name == "--stand-by-for") o.standby = !next().empty();
+    if (name == "--standby-hangs") o.standby_hangs = true;
+    if (name == "--standby-fails") o.standby_fails = true;
     if (name == "--parent-port") o.port = std::stoi(next());
     if (name == "--serve") o.serve = next();
   }
@@ -127,5 +131,10 @@ int main(int argc, char** argv) {
     if (place.rank == o.rank) device = std::make_unique<fatal_device>(std::move(device), o.fatal);
     return device;
   };
-  return actors::run_device_worker(static_cast<std::uint16_t>(o.port), make);
+  actors::leave_signals_to_parent();
+  if (o.standby && o.standby_fails) return 4;
+  const auto port = o.standby ? std::nullopt : std::optional(static_cast<std::uint16_t>(o.port));
+  const actors::worker_call parent = actors::await_call(port);
+  while (o.standby && o.standby_hangs) pause();
+  return actors::run_device_worker(parent, make);
 }

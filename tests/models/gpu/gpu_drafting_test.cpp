@@ -70,8 +70,9 @@ class gpu_pair_drafting : public test::gpu_pair_test, public ::testing::WithPara
     return make_group_executor(make_local_ranks(GetParam().tp, GetParam().stages, 30s), [&](const rank_context& rank) {
       gpu_executor_options mine = options;
       mine.device = rank.number();
-      const gpu_rank place = join_gpus(rank, rank.number(), 5s);
-      return draft != nullptr ? make_drafting_gpu_executor(target, *draft, mine, place) : make_gpu_executor(target, mine, place);
+      gpu_joining place = join_gpus(rank, rank.number(), 5s);
+      return draft != nullptr ? make_drafting_gpu_executor(target, *draft, mine, std::move(place))
+                              : make_gpu_executor(target, mine, std::move(place));
     });
   }
 

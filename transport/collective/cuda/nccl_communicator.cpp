@@ -79,14 +79,22 @@ class library_end : public std::enable_shared_from_this<library_end> {
     if (let_go_ && fault_) let_go_();
   }
 
-  void open(const nccl_group_id& id) {
+  // NCCL joins on a thread of its own.
+  void begin(const nccl_group_id& id) {
     static_assert(sizeof(ncclUniqueId) == sizeof(id.bytes));
     ncclUniqueId unique;
     std::memcpy(&unique, id.bytes.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.commName = options_.name.c_str();
-    run({}, options_.form_deadline, [&] { return ncclCommInitRankConfig(&comm_, size_, unique, rank_, &config); });
+    const std::lock_guard lock(calls_);
+    joining_ = ncclCommInitRankConfig(&comm_, size_, unique, rank_, &config);
+  }
+
+  // Until all ranks have joined. On any thread, which from then on works on the device.
+  void await_all() {
+    check(cudaSetDevice(device_), "cudaSetDevice");
+    run({}, options_.form_deadline, [&] { return joining_; });
     formed_ = true;
   }
 
@@ -234,6 +242,7 @@ class library_end : public std::enable_shared_from_this<library_end> {
   std::atomic<bool> ended_{false}, stuck_{false};
   std::timed_mutex calls_; // one thread at a time in NCCL
   ncclComm_t comm_ = nullptr;
+  ncclResult_t joining_ = ncclSuccess;
   std::mutex fault_mutex_;
   std::optional<group_fault> fault_;
   std::function<void()> destroy_graphs_, let_go_;
@@ -334,14 +343,37 @@ nccl_group_id make_nccl_group_id(const nccl_options& options) {
   return id;
 }
 
-std::unique_ptr<nccl_communicator> join_nccl_group(const nccl_group_id& id, int rank, int size, const nccl_options& options) {
+class nccl_joining::state : public library_end {
+ public:
+  using library_end::library_end;
+  bool finished = false; // what ends the group is the communicator's from then on
+};
+
+nccl_joining::nccl_joining(const nccl_group_id& id, int rank, int size, const nccl_options& options) {
   if (rank < 0 || rank >= size) throw std::invalid_argument("there is no rank " + std::to_string(rank) + " of " + std::to_string(size));
   set_environment(options);
-  const auto end = std::make_shared<library_end>(options, rank, size);
-  end->open(id);
-  auto group = std::make_unique<gpu_communicator>(end);
+  state_ = std::make_shared<state>(options, rank, size);
+  state_->begin(id);
+}
+
+nccl_joining::~nccl_joining() {
+  if (!state_->finished) abort("given up while it joined");
+}
+
+std::unique_ptr<nccl_communicator> nccl_joining::finish() {
+  state_->finished = true;
+  state_->await_all();
+  auto group = std::make_unique<gpu_communicator>(state_);
   try_out(*group);
   return group;
+}
+
+void nccl_joining::abort(std::string_view reason) noexcept { state_->end(abort_of(state_->rank(), reason)); }
+
+void load_nccl(const nccl_options& options) { join_nccl_group(make_nccl_group_id(options), 0, 1, options); }
+
+std::unique_ptr<nccl_communicator> join_nccl_group(const nccl_group_id& id, int rank, int size, const nccl_options& options) {
+  return nccl_joining(id, rank, size, options).finish();
 }
 
 } // namespace troupe::cuda

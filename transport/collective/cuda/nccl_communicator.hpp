@@ -50,7 +50,27 @@ class nccl_communicator : public communicator {
   virtual bool is_stuck() const = 0;
 };
 
-// On the current device of this thread. Returns when all ranks have joined and a first sum has given what it must. Throws collective_error.
+// A rank on its way into a group: NCCL joins on a thread of its own, while the owner does what needs no peer.
+class nccl_joining {
+ public:
+  // Begins on the current device of this thread. Throws collective_error, std::invalid_argument.
+  nccl_joining(const nccl_group_id& id, int rank, int size, const nccl_options& options);
+  ~nccl_joining(); // what was not finished is aborted
+  // Returns when all ranks have joined and a first sum has given what it must; on any thread, once. Throws collective_error.
+  std::unique_ptr<nccl_communicator> finish();
+  // finish() throws, now or when it is called; from any thread.
+  void abort(std::string_view reason) noexcept;
+
+ private:
+  class state;
+  std::shared_ptr<state> state_;
+};
+
+// Loads into this process what a first group must wait for, NCCL's kernels above all: a group of one rank joins and ends. On the current
+// device. Throws collective_error, std::invalid_argument.
+void load_nccl(const nccl_options& options);
+
+// Both at once.
 std::unique_ptr<nccl_communicator> join_nccl_group(const nccl_group_id& id, int rank, int size, const nccl_options& options);
 
 } // namespace troupe::cuda

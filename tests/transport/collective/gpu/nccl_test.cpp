@@ -144,6 +144,39 @@ TEST_F(nccl, a_group_that_is_not_complete_is_given_up) {
   EXPECT_EQ(alone()->size(), 1) << "NCCL can be used again";
 }
 
+TEST_F(nccl, a_group_joins_while_its_owner_works) {
+  nccl_joining joining(make_nccl_group_id(options_with(10s)), 0, 1, options_with(10s));
+  std::unique_ptr<nccl_communicator> me;
+  std::thread finishing([&] { me = joining.finish(); });
+  const stream queue;
+  const bytes values = random_elements(random_, dtype::f32, 1001);
+  const on_device data(values, dtype::f32);
+  EXPECT_EQ(data.back(), values);
+  finishing.join();
+  me->all_reduce(data.buffer(), queue.handle());
+  me->wait(queue.handle());
+  EXPECT_EQ(data.back(), values);
+  joining.abort("too late to join, not to end");
+  EXPECT_EQ(attempt([&] { me->wait(queue.handle()); }).fault, collective_fault::aborted) << "and so is what was joined";
+}
+
+TEST_F(nccl, joining_ends_when_it_is_aborted_or_given_up) {
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    nccl_joining joining(make_nccl_group_id(options_with(20s)), 0, 2, options_with(20s));
+    outcome got;
+    std::thread finishing([&] { got = attempt([&] { joining.finish(); }); });
+    std::this_thread::sleep_for(100ms);
+    joining.abort("the other rank has gone");
+    finishing.join();
+    EXPECT_EQ(got.fault, collective_fault::aborted) << got.text;
+    EXPECT_NE(got.text.find("the other rank has gone"), std::string::npos) << got.text;
+  }
+  { const nccl_joining given_up(make_nccl_group_id(options_with(20s)), 0, 2, options_with(20s)); }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+  EXPECT_EQ(alone()->size(), 1) << "NCCL can be used again";
+}
+
 TEST_F(nccl, calls_that_no_rank_could_make_end_the_group) {
   const auto me = alone();
   const on_device data(bytes(400), dtype::i32);
