@@ -33,11 +33,12 @@ def stages_after(log, struck):
     for when, text in lines[lost:up]:
         if found := STARTED.match(text):
             ranks[found[1]] = when, [(what, float(seconds)) for what, seconds in STAGE.findall(found[2])]
-    stages = {"noticed": lines[lost][0] - struck}
+    noticed = lines[lost][0] - struck
+    stages = {"noticed": noticed}
     for when, reached in ranks.values():
         begun = when - reached[-1][1] - struck
-        for what, seconds in [("started", 0.0), *reached]:
-            stages[what] = max(stages.get(what, 0.0), begun + seconds)
+        for what, seconds in [("started", 0.0), *reached]:  # nothing comes before the notice, but a process knows its beginning to 0.01 s only
+            stages[what] = max(stages.get(what, noticed), begun + seconds)
     stages["up"] = lines[up][0] - struck
     return stages
 

@@ -37,6 +37,11 @@ class RestartStages(unittest.TestCase):
     def test_a_loss_that_the_log_knows_to_the_millisecond_only_is_found(self):
         self.assertIn("up", stages_after(LOG, at("10:00:01.000900")))
 
+    def test_nothing_starts_before_the_loss_was_noticed_however_coarse_a_process_knows_its_beginning(self):
+        log = LOG.replace("weights 0.100 s, all there 0.350 s, ready 0.500 s", "ready 1.505 s").replace("all there 0.380 s, weights 0.300 s, ready 0.500 s", "ready 1.515 s")
+        found = stages_after(log, at("10:00:00.750"))
+        self.assertEqual([round(found[what], 6) for what in ("noticed", "started", "process")], [0.25, 0.25, 0.265])
+
     def test_a_group_that_is_not_up_yet_was_noticed_and_no_more(self):
         self.assertEqual(stages_after(LOG, at("10:00:08.500")), {"noticed": 0.5})
 
