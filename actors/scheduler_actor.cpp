@@ -150,10 +150,7 @@ void give_group_up(self_pointer self, std::string reason) {
   self->send(s.supervisor, group_suspect{s.generation, std::move(reason), false});
 }
 
-// "rank 1: " where there are several.
-std::string rank_prefix(const scheduler_actor_state& s, std::int32_t rank) {
-  return s.ranks.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string();
-}
+std::string rank_prefix(const scheduler_actor_state& s, std::int32_t rank) { return actors::rank_prefix(rank, s.ranks.size()); }
 
 // A rank's time for a step begins with the plan or with its answer to the one before, whichever is later.
 void measure_rank(scheduler_actor_state& s, std::int32_t rank, scheduler_actor_state::sent_plan& plan, const stage_times& times,

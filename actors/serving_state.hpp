@@ -9,6 +9,7 @@
 
 #include "actors/cluster.hpp"
 #include "actors/health.hpp"
+#include "actors/place_names.hpp"
 #include "actors/program_list.hpp"
 #include "actors/request_registry.hpp"
 #include "actors/serving.hpp"
@@ -42,10 +43,7 @@ struct serving_state {
   void inform(const std::string& line) const {
     if (parts.log) parts.log(log_level::info, line);
   }
-  // "replica 1: " where there are several.
-  std::string replica_prefix(std::int32_t replica) const {
-    return options.replicas > 1 ? "replica " + std::to_string(replica) + ": " : std::string();
-  }
+  std::string replica_prefix(std::int32_t replica) const { return actors::replica_prefix(replica, options.replicas); }
   // A supervisor has no room for its group, and what is missing; empty: it waits no more.
   void group_waits(std::int32_t replica, const std::string& for_what) {
     health.group_waits(replica, for_what);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/device_actor.hpp"
+#include "actors/place_names.hpp"
 #include "actors/slot_board.hpp"
 #include "actors/supervisor_standby.hpp"
 #include "actors/worker_process.hpp"
@@ -19,9 +20,7 @@ namespace troupe::actors {
 
 using self_pointer = supervisor_pointer;
 
-std::string rank_name(const supervisor_state& s, std::int32_t rank) {
-  return s.seats.size() > 1 ? "rank " + std::to_string(rank) + ": " : std::string();
-}
+std::string rank_name(const supervisor_state& s, std::int32_t rank) { return rank_prefix(rank, s.seats.size()); }
 
 rank_seat* find_seat(supervisor_state& s, const std::string& token) {
   const auto found = std::find_if(s.seats.begin(), s.seats.end(), [&](const rank_seat& seat) { return seat.token == token; });

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 
+#include "actors/place_names.hpp"
 #include "apps/cluster/head.hpp"
 #include "apps/device_choice.hpp"
 #include "apps/groups/links.hpp"
@@ -223,11 +224,6 @@ text_side load_text_side(const checkpoint& source) {
 
 namespace {
 
-std::string rank_prefix(const actors::rank_start& place, std::int32_t replicas) {
-  const std::string replica = replicas > 1 ? "replica " + std::to_string(place.replica) + ": " : std::string();
-  return replica + (place.size > 1 ? "rank " + std::to_string(place.rank) + ": " : std::string());
-}
-
 // Makes the executors of one process.
 class executor_maker {
  public:
@@ -248,7 +244,8 @@ class executor_maker {
     auto made = make(place, publish, start);
     start.reached("ready");
     if (start_ != nullptr || choose_device(options_, source_->config()).gpu)
-      spdlog::info("{}started: {}", rank_prefix(place, options_.data_parallel_size), start.text());
+      spdlog::info("{}{}started: {}", actors::replica_prefix(place.replica, options_.data_parallel_size),
+                   actors::rank_prefix(place.rank, static_cast<std::size_t>(place.size)), start.text());
     return made;
   }
 

@@ -10,23 +10,19 @@ import signal
 import sys
 import time
 
+from load import CASES, Load
 from server import Server
-
-PROMPT = {"prompt": "The history of the lighthouse begins", "temperature": 0, "max_tokens": 96, "ignore_eos": True}
 
 
 def ask(server, strike=None):
-    """The text; `strike` comes in mid-stream."""
-    events = 0
-
-    def on_event(_):
-        nonlocal events
-        events += 1
-        if strike and events == 8:
-            strike()
-        return False
-
-    return "".join(choice["text"] for event in server.stream("/v1/completions", PROMPT, on_event) for choice in event["choices"])
+    """What a stream says; `strike` comes in its midst."""
+    stream = Load(server, 96, CASES[:1]).start()
+    if strike:
+        stream.in_midst()
+        strike()
+    stream.join()
+    assert not stream.errors, (stream.errors, server.text()[-3000:])
+    return stream.tokens
 
 
 def standbys(server, count, seconds=20):
