@@ -7,7 +7,8 @@
 #   FOLDER   where NAME.txt, what each step said, and summary.txt go
 #   STEP..   only these; without any, all below. `racecheck` runs only when it is named: it takes minutes.
 # A step that fails or runs out of time is reported, and the others run all the same; the exit code is then 1. Steps that need
-# two GPUs are skipped on a machine with one, and said to be.
+# two GPUs are skipped on a machine with one, and said to be; but with AS_TWO=FILE, the library one_gpu_as_two of the build, those
+# whose ranks are processes share that one.
 set -uo pipefail
 build=$(realpath "${1:?usage: gpu_checks.sh BUILD MODEL FOLDER [STEP..]}")
 model=$(realpath "${2:?usage: gpu_checks.sh BUILD MODEL FOLDER [STEP..]}")
@@ -21,19 +22,23 @@ gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | wc -l)
 troupe=$build/apps/troupe
 prompt='The lighthouse keeper wrote in his diary every evening, and what he wrote on the last one was found many years later:'
 failed=() begun=()
-step() { # NAME GPUS SECONDS COMMAND..
-  local name=$1 needs=$2 limit=$3 begin=$SECONDS code verdict
+step() { # NAME GPUS SECONDS COMMAND..; GPUS: 1, 2, or 2-processes
+  local name=$1 needs=$2 limit=$3 begin=$SECONDS code verdict preload=()
   shift 3
   if [ ${#steps[@]} -gt 0 ]; then
     [[ " ${steps[*]} " == *" $name "* ]] || return 0
   elif [ "$name" = racecheck ]; then
     return 0
   fi
+  if [ "$needs" = 2-processes ]; then
+    needs=2
+    [ "$gpus" -ge 2 ] || [ -z "${AS_TWO:-}" ] || needs=1 preload=(env "LD_PRELOAD=$(realpath "$AS_TWO")")
+  fi
   if [ "$gpus" -lt "$needs" ]; then
     verdict="skipped: it needs $needs GPUs"
   else
     begun+=("$name")
-    timeout -k 5 "$limit" "$@" > "$folder/$name.txt" 2>&1
+    timeout -k 5 "$limit" "${preload[@]}" "$@" > "$folder/$name.txt" 2>&1
     code=$?
     verdict=passed$(grep -o -m 1 'SKIPPED . [0-9]* test' "$folder/$name.txt" | sed 's/.* \([0-9]*\) test/, \1 skipped/')
     if [ $code -ne 0 ]; then
@@ -70,9 +75,9 @@ step faults 1 150 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 -
 gtest models-2 2 180 models_gpu_tests "$pairs"
 gtest collective-2 2 90 transport_collective_gpu_tests '*pair*'
 for type in f16 bf16; do text "text-2-$type" 2 120 $type; done
-step faults-2 2 200 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 --check -- \
+step faults-2 2-processes 300 e2e/failure_table.py "$troupe" "$model" --nodes 0 --rounds 2 --check -- \
   --tp 2 --batch-invariant --device cuda --kv-cache-memory 2GiB
-step nodes-2 2 120 e2e/nodes_pair.py "$troupe" "$model" --device cuda
+step nodes-2 2-processes 120 e2e/nodes_pair.py "$troupe" "$model" --device cuda
 step racecheck 1 500 compute-sanitizer --tool racecheck --error-exitcode 9 "$build/tests/kernels_gpu_tests" --gtest_filter='rows/*logits*'
 
 [ ${#begun[@]} -gt 0 ] || { echo "gpu_checks.sh: no step was begun: ${steps[*]} is none that this machine can do" >&2; exit 2; }
