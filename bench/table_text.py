@@ -25,7 +25,7 @@ def origin(name, r):
     m = r["machine"]
     where = m.get("gpu") or f"{m['cores']} cores of {m['cpu']}"
     if m.get("gpu"):
-        where += f", driver {m.get('driver') or '?'}, CUDA {m.get('cuda') or '?'}"
+        where += f", driver {m.get('driver') or '?'}" + (f", CUDA {m['cuda']}" if m.get("cuda") else "")  # a server does not say which
     return f"{where}; {r['date'][:10]}; [`{name}`](results/{name}), made by\n`{r['command']}`\n"
 
 

@@ -28,6 +28,7 @@ struct gemv_shape {
   std::int32_t pairs, distance, last_row;
   std::int32_t split; // warps that share a pair: 1 or 2
   float epsilon;
+  bool holds_next;
 };
 
 // 16 bytes that are read once; zeros unless `there`.
@@ -202,8 +203,9 @@ __global__ void __launch_bounds__(warps * 32, blocks_together)
 #pragma unroll
   for (int i = 0; i < items; ++i) at.load(i, w[i]);
   at.advance();
-  let_next_start();
+  if (!s.holds_next) let_next_start();
   wait_for_previous();
+  if (s.holds_next) let_next_start();
   x_pieces<T, Rows> of_x(s, x);
   of_x.load();
   auto row_state = epilogue.of(min(lane, s.rows - 1)); // lane r finishes row r
@@ -302,6 +304,7 @@ void start_gemv(cuda::stream_handle on, const linear_args& args, row_pairs outpu
   s.distance = outputs.distance;
   s.last_row = static_cast<std::int32_t>(args.out_rows - 1);
   s.epsilon = args.epsilon;
+  s.holds_next = args.holds_next;
   const gemv_plan plan(args, outputs);
   s.groups = plan.groups;
   s.split = plan.split;

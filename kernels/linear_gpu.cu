@@ -45,6 +45,11 @@ void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, c
     return start_wide<T>(on, args, outputs, epilogue);
   }
   if (gemv_takes(args)) return start_gemv<T>(on, args, outputs, epilogue);
+  if (args.holds_next) {
+    linear_args alone = args;
+    alone.overlaps = alone.holds_next = false;
+    return start<T>(on, alone, outputs, epilogue);
+  }
   if (args.rows <= stream_rows) return start_stream<T>(on, args, outputs, epilogue);
   if (args.rows <= tile_rows && !wide_fills(outputs)) return start_wgmma<T>(on, normed(on, args), outputs, epilogue);
   start_wide<T>(on, normed(on, args), outputs, epilogue);

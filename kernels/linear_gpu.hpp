@@ -45,6 +45,9 @@ struct linear_args {
   std::int64_t y_stride = 0;
   void* workspace = nullptr; // linear_workspace() bytes, on 16 bytes, for more than 8 rows and a norm; calls in one stream may share it
   bool overlaps = false; // launched with programmatic dependent launch: W, norm_weight and bias must not be what the previous kernel writes
+  // With `overlaps`: the next kernel of the chain starts only when the previous one is done, so that it need not wait for what that one
+  // wrote. Paths that cannot do so do not overlap.
+  bool holds_next = false;
   // Any number of rows, all by the path of the larger tiles, without a norm: a row's bits depend on its own x, W's shape and the device
   // alone.
   bool batch_invariant = false;

@@ -223,8 +223,9 @@ __global__ void __cluster_dims__(ranks, 1, 1) __launch_bounds__(threads, 2)
   const std::int32_t reported = scores ? 1 + own.alternatives : slot.reported;
   const bool adjusts = penalises(slot) || slot.biases > 0 || own.position - slot.prompt_tokens < slot.min_tokens;
   const bool best_alone = slot.temperature < greedy_below && reported == 0 && !adjusts;
-  bool usable = best_alone && args.tops_count > 0 ? r.load_tops(args.tops + std::int64_t{index} * most_logit_tops, args.tops_count, top)
-                                                  : r.load(raw, top);
+  const bool from_tops = best_alone && args.tops_count > 0;
+  if (from_tops && r.rank() != 0) return r.leave();
+  bool usable = from_tops ? r.load_tops(args.tops + std::int64_t{index} * most_logit_tops, args.tops_count, top) : r.load(raw, top);
   const std::int32_t wanted = max(0, min(min(reported - 1, most_best_tokens), args.vocab));
   token_id token = own.target;
   raw_scale scale{};

@@ -158,19 +158,30 @@ class row {
     cluster_.barrier_wait();
     return agree(top, bad);
   }
-  // The same from the best of some ids each, without the slice: all that is asked of the row then is the best id.
+  // The same from the best of some ids each, by the first block alone and without the slice: all that is asked of the row then is the best
+  // id, and the other blocks leave.
   __device__ bool load_tops(const logit_top* tops, std::int32_t count, candidate& top) {
+    constexpr int batch = most_logit_tops / threads;
+    logit_top some[batch];
+#pragma unroll
+    for (int k = 0; k < batch; ++k) {
+      const std::int32_t i = k * threads + static_cast<std::int32_t>(threadIdx.x);
+      some[k] = i < count ? tops[i] : logit_top{-INFINITY, vocab_};
+    }
     top = {-INFINITY, vocab_};
     int bad = 0;
-    for (std::int32_t i = rank_ * threads + static_cast<std::int32_t>(threadIdx.x); i < count; i += ranks * threads) {
-      const logit_top one = tops[i];
-      bad |= one.id < 0;
-      const candidate other{one.logit, one.id};
+#pragma unroll
+    for (int k = 0; k < batch; ++k) {
+      bad |= some[k].id < 0;
+      const candidate other{some[k].logit, some[k].id};
       if (other.is_better(top)) top = other;
     }
-    cluster_.barrier_wait();
-    return agree(top, bad);
+    agree_in_block(top, bad);
+    leave();
+    return bad == 0 && top.logit > -INFINITY;
   }
+  // Instead of a load.
+  __device__ void leave() { cluster_.barrier_wait(); }
   // The same for what the slice holds now.
   __device__ bool find_top(candidate& top) {
     top = {-INFINITY, vocab_};
@@ -296,15 +307,7 @@ class row {
     if (x > top.logit) top = {x, first_ + i};
   }
   __device__ bool agree(candidate& top, int bad) {
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const candidate other{__shfl_xor_sync(everyone, top.logit, distance), __shfl_xor_sync(everyone, top.id, distance)};
-      if (other.is_better(top)) top = other;
-    }
-    if (threadIdx.x % 32 == 0) shared_.tops[threadIdx.x / 32] = top;
-    bad = __syncthreads_or(bad);
-    for (int i = 0; i < warps; ++i) {
-      if (shared_.tops[i].is_better(top)) top = shared_.tops[i];
-    }
+    agree_in_block(top, bad);
     struct verdict {
       candidate top;
       std::int32_t bad;
@@ -315,6 +318,17 @@ class row {
       if (all[i].top.is_better(top)) top = all[i].top;
     }
     return bad == 0 && top.logit > -INFINITY;
+  }
+  __device__ void agree_in_block(candidate& top, int& bad) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const candidate other{__shfl_xor_sync(everyone, top.logit, distance), __shfl_xor_sync(everyone, top.id, distance)};
+      if (other.is_better(top)) top = other;
+    }
+    if (threadIdx.x % 32 == 0) shared_.tops[threadIdx.x / 32] = top;
+    bad = __syncthreads_or(bad);
+    for (int i = 0; i < warps; ++i) {
+      if (shared_.tops[i].is_better(top)) top = shared_.tops[i];
+    }
   }
 
   // One block alone: where the sum passes the goal within begin .. end - 1; a stretch of neighbours a thread.

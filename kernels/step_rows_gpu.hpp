@@ -94,6 +94,7 @@ struct prepare_rows_args {
   std::byte* hidden = nullptr;
   std::int64_t row_bytes = 0; // a multiple of 16
 };
+// One kernel, with `args` as its only argument: a graph that begins with it can be launched with others that have the same counts.
 void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args);
 
 // A work item's heads follow each other: prompt tokens to score, then draws. With more than one draw, the input of each row after the first

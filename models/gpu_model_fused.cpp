@@ -84,7 +84,7 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
   const gpu_layer_weights& w = weights_.layers[static_cast<std::size_t>(index)];
   gpu::linear_args qkv = few_hidden_rows(index > 0, rows, w.attention_norm, w.qkv, qkv_width(), qkv_.data());
   qkv.bias = w.qkv_bias;
-  qkv.overlaps = shape_.overlaps && index > 0; // attention of the first layer reads the tables without waiting for the kernel before this
+  qkv.holds_next = index == 0; // attention reads the tables without waiting for the kernel before this
   if (w.query_norm != nullptr) {
     gpu::linear(on.handle(), qkv);
     gpu::rope_kv_args turn = turning(w, rows, index);

@@ -108,7 +108,10 @@ void gpu_runner::record(std::int32_t rows, kernel_timer* timer) {
   batch.rows = batch.decode_rows = batch.parts[0].rows = rows;
   batch.block_tables = slots_.arrays().block_tables;
   batch.embedded = model_.fuses(batch);
+  gpu::prepare_rows_args later; // each launch has its own
+  later.row_count = later.head_count = rows;
   cuda::graph recorded = cuda::graph::capture(compute(), [&] {
+    if (graph_prepares(rows)) gpu::prepare_rows(compute().handle(), later);
     run_layers(batch, rows, timer, {});
     if (timer != nullptr) timer->end(compute());
   });
@@ -137,12 +140,20 @@ std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   return found == graphs_.end() ? 0 : found->first;
 }
 
-bool gpu_runner::replay(std::int32_t rows, std::size_t slot) {
+// Whether the graph of so many rows lays them out itself: then its first product's weights are on their way meanwhile.
+bool gpu_runner::graph_prepares(std::int32_t rows) const {
+  gpu_batch batch;
+  batch.rows = batch.decode_rows = rows;
+  return timers_.empty() && model_.fuses(batch);
+}
+
+bool gpu_runner::replay(const gpu::prepare_rows_args& rows, std::size_t slot) {
   const std::lock_guard lock(graphs_guard_);
-  const auto found = graphs_.find(rows);
+  const auto found = graphs_.find(rows.row_count);
   if (found == graphs_.end()) return false;
-  found->second[slot % found->second.size()].launch(compute());
-  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(rows)[slot];
+  const cuda::graph& graph = found->second[slot % found->second.size()];
+  graph_prepares(rows.row_count) ? graph.launch(compute(), rows) : graph.launch(compute());
+  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(rows.row_count)[slot];
   return true;
 }
 
@@ -269,7 +280,7 @@ void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, std::size_t sl
   if (rows == 0) return;
   if (stages_) stages_->receive_rows(model_.hidden(), rows);
   if (graph > 0) mark(timer, kernel_group::layers);
-  if (graph == 0 || !replay(graph, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
+  if (graph == 0 || !replay(at.rows, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   if (stages_) stages_->send_rows(model_.hidden(), rows);
 }
 
@@ -292,8 +303,8 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (!std::exchange(begun, true)) begun_[slot].record(options_.asynchronous_copies ? streams_.copy_in : compute());
     settle();
     apply_changes(at);
-    if (all) prepare(step, at);
-    uploads_.used();
+    if (all) prepare(step, at, graph > 0 && graph_prepares(graph));
+    if (!all) uploads_.used();
   }
   run_rows(at, graph, slot, timer);
   mark(timer, kernel_group::sampling); // what follows keeps the draws
@@ -302,6 +313,7 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   } else if (at.rows.kept_count < count_of(step.items.size()) || stages_) {
     keep(step, at, layout, slot);
   }
+  uploads_.used();
   if (timer != nullptr) timer->end(compute());
   settle();
   downloads_.fetch(slot, layout.end);

@@ -59,17 +59,19 @@ download_ring::download_ring(std::size_t slots, std::size_t bytes, cuda::caching
       pinned_(1, slots * bytes_),
       pinned_data_(pinned_.next()),
       device_(memory.allocate(slots * bytes_, "downloads")),
-      computed_(make_events(slots, cuda::event::timing::on)),
+      computed_(make_events(slots, cuda::event::timing::off)),
+      timed_(make_events(slots, cuda::event::timing::on)),
       fetched_(make_events(slots, cuda::event::timing::on)) {}
 
 std::byte* download_ring::device(std::size_t slot) {
-  work_.wait_for(fetched_[slot]);
+  if (!fetched_[slot].reached()) work_.wait_for(fetched_[slot]);
   return device_.data() + slot * bytes_;
 }
 
 void download_ring::fetch(std::size_t slot, std::size_t bytes) {
   computed_[slot].record(work_);
   copies_.wait_for(computed_[slot]);
+  timed_[slot].record(copies_);
   if (bytes > 0) cuda::copy_out(copies_, pinned_data_ + slot * bytes_, device_.data() + slot * bytes_, bytes);
   fetched_[slot].record(copies_);
 }

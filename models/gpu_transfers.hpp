@@ -60,8 +60,9 @@ class download_ring {
   // Blocks until fetch() is done; the bytes stay until the slot's next fetch().
   const std::byte* wait(std::size_t slot) const;
   // Milliseconds from the end of the work to the end of the copy, after wait().
-  float copy_ms(std::size_t slot) const { return cuda::elapsed_ms(computed_[slot], fetched_[slot]); }
-  const cuda::event& computed(std::size_t slot) const { return computed_[slot]; }
+  float copy_ms(std::size_t slot) const { return cuda::elapsed_ms(timed_[slot], fetched_[slot]); }
+  // When the copies' stream saw the end of the work: an event with a time on the work's own stream would cost 1 us between two steps.
+  const cuda::event& computed(std::size_t slot) const { return timed_[slot]; }
   const cuda::event& fetched(std::size_t slot) const { return fetched_[slot]; }
 
  private:
@@ -71,7 +72,7 @@ class download_ring {
   cuda::pinned_ring pinned_;
   std::byte* pinned_data_;
   cuda::caching_allocator::buffer device_;
-  std::vector<cuda::event> computed_, fetched_;
+  std::vector<cuda::event> computed_, timed_, fetched_;
 };
 
 } // namespace troupe

@@ -13,13 +13,22 @@ class graph {
   // Records what `work` puts on `on`; nothing of it runs yet. When `work` throws, the recording ends and the stream stays usable.
   static graph capture(const stream& on, const std::function<void()>& work);
   ~graph();
-  graph(graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  graph(graph&& other) noexcept : recorded_(std::exchange(other.recorded_, nullptr)), handle_(std::exchange(other.handle_, nullptr)) {}
   graph& operator=(graph&& other) noexcept;
 
   void launch(const stream& on) const;
+  // The same with another argument for the kernel that `work` began with, which takes no other: of the type that it was recorded with.
+  template <class Argument>
+  void launch(const stream& on, const Argument& of_first_kernel) const {
+    change_first(&of_first_kernel);
+    launch(on);
+  }
 
  private:
-  explicit graph(graph_exec_handle handle) : handle_(handle) {}
+  graph(graph_handle recorded, graph_exec_handle handle) : recorded_(recorded), handle_(handle) {}
+  void change_first(const void* argument) const;
+
+  graph_handle recorded_ = nullptr; // whose nodes the instance's go by
   graph_exec_handle handle_ = nullptr;
 };
 

@@ -3,12 +3,14 @@
 
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
 struct CUgraphExec_st;
 
 namespace troupe::cuda {
 
 using stream_handle = CUstream_st*;        // cudaStream_t
 using event_handle = CUevent_st*;          // cudaEvent_t
+using graph_handle = CUgraph_st*;          // cudaGraph_t
 using graph_exec_handle = CUgraphExec_st*; // cudaGraphExec_t
 
 } // namespace troupe::cuda

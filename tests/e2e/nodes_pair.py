@@ -6,8 +6,10 @@ devices, also when a node is killed under load and comes back.
 usage: nodes_pair.py TROUPE MODEL [--device cpu] [-- more flags of serve]
 """
 import argparse
+import pathlib
 import signal
 import sys
+import tempfile
 import time
 
 from cluster import Cluster, Node
@@ -15,6 +17,13 @@ from load import Load, undisturbed
 from server import split_flags
 
 APART = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_DEBUG": "INFO"}  # which says what it goes through
+
+
+def check_ways(folder):
+    """NCCL's own words, of each process in a file of its own."""
+    ways = [line for file in folder.iterdir() for line in file.read_text(errors="replace").splitlines() if " via " in line]
+    assert ways and all("NET/Socket" in line for line in ways), "not through sockets alone:\n" + "\n".join(ways[:20])
+    print(ways[0].split("NCCL INFO ")[-1])
 
 
 def main():
@@ -27,10 +36,16 @@ def main():
     shape = ["--tp", "2", "--max-model-len", "1024", *flags]
     if args.device == "cuda":  # sums through NCCL in both, and bits that no batch changes
         shape += ["--batch-invariant", "--kv-cache-memory", "2GiB"]
+    with tempfile.TemporaryDirectory() as folder:
+        compare(args, shape, pathlib.Path(folder))
+
+
+def compare(args, shape, folder):
     expected = undisturbed(args.troupe, args.model, "--device", args.device, *shape)
+    apart = {**APART, "NCCL_DEBUG_FILE": f"{folder}/%p"}
 
     def node(address, number):
-        sees = {"CUDA_VISIBLE_DEVICES": str(number), **APART} if args.device == "cuda" else {}
+        sees = {"CUDA_VISIBLE_DEVICES": str(number), **apart} if args.device == "cuda" else {}
         return Node(args.troupe, address, name=f"node-{number}", device=args.device, environment=sees)
 
     def both(address):
@@ -50,9 +65,7 @@ def main():
         load.expect(expected)
         print(f"a node killed under load: noticed after {noticed:.2f} s, its group up again after {up:.2f} s, with another one in its place")
         if args.device == "cuda":
-            ways = [line for one in server.nodes for line in one.text().splitlines() if " via " in line]
-            assert ways and all("NET/Socket" in line for line in ways), "not through sockets alone:\n" + "\n".join(ways[:20])
-            print(ways[0].split("NCCL INFO ")[-1])
+            check_ways(folder)
 
 
 main()

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/cuda/graph.hpp"
+#include "kernels/attention_gpu.hpp"
 #include "kernels/fill_gpu.hpp"
+#include "kernels/linear_gpu.hpp"
 #include "tests/kernels/gpu/gpu_testing.hpp"
 
 namespace troupe {
@@ -65,6 +68,66 @@ TEST_F(gpu_step_rows_test, changes_reach_their_slots_alone) {
   EXPECT_EQ(biases[2 * gpu::most_biased_tokens + 1], (token_bias{7, 1.5F}));
   EXPECT_EQ(std::count_if(biases.begin(), biases.end(), [](const token_bias& b) { return b.bias != 0; }), 1);
   EXPECT_EQ(download<token_id>(suppressed_)[2 * gpu::most_biased_tokens + 1], 7);
+}
+
+// A graph that begins with prepare_rows takes each launch's rows; the first product overlaps it, and attention, which reads positions and
+// tables without waiting for the product, still sees this launch's.
+TEST_F(gpu_step_rows_test, a_graph_goes_on_from_the_rows_of_its_launch) {
+  constexpr std::int32_t heads = 4, kv_heads = 2, head_dim = 64, width = heads * head_dim, all_heads = heads + 2 * kv_heads, vocab = 40;
+  const kv_layout layout{dtype::bf16, 16, kv_heads, head_dim};
+  const auto halves = [&](std::int32_t count, float deviation) {
+    return upload(narrow(dtype::bf16, normal(static_cast<std::size_t>(count), deviation)));
+  };
+  const buffer embedding = halves(vocab * width, 1.0F), weight = halves(all_heads * head_dim * width, 0.1F), norm = halves(width, 1.0F);
+  const test::halves kv = narrow(dtype::bf16, normal(16 * layout.block_bytes() / 2));
+  const buffer angles = upload(normal(48 * head_dim / 2)), hidden = halves(width, 1.0F), query = halves(width, 1.0F);
+  const buffer out = poisoned_halves(width), ints = upload(std::vector<std::int32_t>(64)),
+               sampling = upload(std::vector<gpu::sampling_row>(1));
+  const auto* table = as<float>(angles);
+  std::vector<gpu::step_row> rows;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    rows.push_back({i % 4, static_cast<std::int32_t>(between(0, 47)), static_cast<token_id>(between(0, vocab - 1))});
+  }
+  const buffer device_rows = upload(rows), head = upload(std::vector<gpu::step_head>(1));
+  const auto rows_of = [&](std::size_t launch) {
+    gpu::prepare_rows_args args;
+    args.slots = arrays();
+    args.rows = as<gpu::step_row>(device_rows) + launch;
+    args.heads = as<gpu::step_head>(head);
+    args.row_count = args.table_rows = args.head_count = 1;
+    args.block_size = 16;
+    args.tokens = as<token_id>(ints), args.positions = as<std::int32_t>(ints) + 1, args.tables = as<std::int32_t>(ints) + 2;
+    args.row_tables = as<std::int32_t>(ints) + 8, args.head_rows = as<std::int32_t>(ints) + 3, args.head_inputs = as<token_id>(ints) + 4;
+    args.sampling = as<gpu::sampling_row>(sampling);
+    args.embedding = embedding.data(), args.hidden = hidden.data(), args.row_bytes = width * 2;
+    return args;
+  };
+  const gpu::row_places places{as<std::int32_t>(ints) + 1, as<std::int32_t>(ints) + 8, stride};
+  const auto chain = [&](const buffer& cache, std::size_t launch, bool overlaps) {
+    gpu::prepare_rows(stream(), rows_of(launch));
+    gpu::linear_args qkv;
+    qkv.weight = weight.data(), qkv.out_rows = all_heads * head_dim, qkv.columns = qkv.x_stride = qkv.y_stride = width;
+    qkv.x = hidden.data(), qkv.rows = 1, qkv.norm_weight = norm.data(), qkv.epsilon = 1e-5F, qkv.y = query.data();
+    qkv.overlaps = qkv.holds_next = overlaps;
+    gpu::linear_qkv(stream(), qkv, {heads, places, {table, table}, {layout, cache.data()}});
+    gpu::decode_attention(stream(),
+                          {query.data(), width, out.data(), width, 1, heads, 0.125F, 0, places, {layout, cache.data()}, 1, overlaps, 1});
+  };
+  const buffer apart = upload(kv), together = upload(kv);
+  const cuda::graph step = cuda::graph::capture(*stream_, [&] { chain(together, 0, true); });
+  for (const bool waits : {true, false}) {
+    for (std::size_t launch = 0; launch < rows.size(); ++launch) {
+      step.launch(*stream_, rows_of(launch));
+      if (!waits) continue;
+      const test::halves got = download<std::uint16_t>(out);
+      chain(apart, launch, false);
+      ASSERT_EQ(got, download<std::uint16_t>(out)) << launch;
+    }
+    const test::halves got = download<std::uint16_t>(out);
+    for (std::size_t launch = 0; !waits && launch < rows.size(); ++launch) chain(apart, launch, false);
+    EXPECT_EQ(got, download<std::uint16_t>(out)) << waits;
+    EXPECT_EQ(download<std::uint16_t>(together), download<std::uint16_t>(apart)) << waits;
+  }
 }
 
 TEST_F(gpu_step_rows_test, rows_take_their_slots_last_token_and_table) {
