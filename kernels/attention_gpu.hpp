@@ -24,7 +24,8 @@ struct decode_attention_args {
       1; // shares of a row's positions that are worked on side by side: 1, 2, 4, 8 or 16; changes the rounding, not the meaning
   bool overlaps = false; // as in linear_args
   // How many of a row's last positions, its own included, may be written by the previous kernel or the one before it. Everything older, and
-  // `places`, lies there before those begin, and is read before the previous one is done. 0: all may be; nothing is read early.
+  // `places`, lies there before those let this one start (at a chain's beginning: linear_args::holds_next), and is read before the previous
+  // one is done. 0: all may be; nothing is read early.
   std::int32_t unsettled = 0;
   std::int32_t longest =
       0; // positions of the longest row that may come, 0: not known. Short shares leave room for the kernels before and behind

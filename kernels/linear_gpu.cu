@@ -40,6 +40,7 @@ void check_shape(const linear_args& args) {
 template <class T, class Epilogue>
 void start(cuda::stream_handle on, const linear_args& args, row_pairs outputs, const Epilogue& epilogue) {
   check_shape(args);
+  require(!args.holds_next || !args.batch_invariant, op, "a batch-invariant product does not hold the next kernel");
   if (args.batch_invariant) {
     require(args.norm_weight == nullptr, op, "a batch-invariant product comes without a norm");
     return start_wide<T>(on, args, outputs, epilogue);

@@ -89,7 +89,9 @@ struct sampling_args {
   scored_token* best = nullptr;     // [rows][most_best_tokens], best first; null: nothing reports
   token_id* last_tokens = nullptr;  // [slots] or null: drawn tokens (not of draw_uncounted) go to their slots' places too
   std::int32_t* faulted = nullptr;  // [slots]: of rows with a result, set where the logits are not usable; null: no row has one
-  bool overlaps = false; // as in linear_args: `row`, `slots` and `faulted` must not be what the previous kernels of the chain write
+  // As in linear_args: `row`, `slots` and `faulted` must not be what the previous kernels of the chain write, but for those that a product
+  // with holds_next lies behind.
+  bool overlaps = false;
 };
 
 void sample(cuda::stream_handle on, const sampling_args& args);

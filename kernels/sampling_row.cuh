@@ -159,9 +159,10 @@ class row {
     return agree(top, bad);
   }
   // The same from the best of some ids each, by the first block alone and without the slice: all that is asked of the row then is the best
-  // id, and the other blocks leave.
+  // id, and the other blocks leave().
   __device__ bool load_tops(const logit_top* tops, std::int32_t count, candidate& top) {
     constexpr int batch = most_logit_tops / threads;
+    static_assert(batch * threads == most_logit_tops);
     logit_top some[batch];
 #pragma unroll
     for (int k = 0; k < batch; ++k) {
@@ -180,7 +181,7 @@ class row {
     leave();
     return bad == 0 && top.logit > -INFINITY;
   }
-  // Instead of a load.
+  // Instead of a load; no block calls anything of the cluster's after it.
   __device__ void leave() { cluster_.barrier_wait(); }
   // The same for what the slice holds now.
   __device__ bool find_top(candidate& top) {

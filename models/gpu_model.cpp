@@ -287,7 +287,7 @@ void gpu_model::attend_decode(const cuda::stream& on, std::int32_t rows, std::in
   args.splits = gpu::decode_attention_splits(rows, config_.num_heads, config_.num_kv_heads, shape_.max_model_len);
   args.overlaps = overlaps;
   args.longest = shape_.max_model_len;
-  args.unsettled = 1; // a row's own position; the rows were laid out before the first layer
+  args.unsettled = 1; // a row's own position; the first layer's product holds this back until the rows are laid out
   gpu::decode_attention(on.handle(), args);
 }
 

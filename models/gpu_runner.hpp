@@ -51,7 +51,8 @@ class gpu_runner {
   // Blocks until the results of `slot` are there.
   const std::byte* wait(std::size_t slot) const;
   // Of the step in `slot`, after wait(): from the arrival of its upload to the end of its work, and the copy behind that. (When the work
-  // itself began is not asked: an event with a time between two steps would cost 1 us of each.)
+  // itself began is not asked: an event with a time between two steps would cost 1 us of each.) In a stage of a pipeline before the last,
+  // the end of the work is when its draws are back.
   float compute_ms(std::size_t slot) const { return cuda::elapsed_ms(begun_[slot], downloads_.computed(slot)); }
   float copy_ms(std::size_t slot) const { return downloads_.copy_ms(slot); }
   // From the end of the step in slot `before`, whose place was not used again yet, to the arrival of this one's upload; below 0 when that

@@ -64,7 +64,7 @@ download_ring::download_ring(std::size_t slots, std::size_t bytes, cuda::caching
       fetched_(make_events(slots, cuda::event::timing::on)) {}
 
 std::byte* download_ring::device(std::size_t slot) {
-  if (!fetched_[slot].reached()) work_.wait_for(fetched_[slot]);
+  work_.wait_for(fetched_[slot]);
   return device_.data() + slot * bytes_;
 }
 

@@ -15,6 +15,8 @@ model=$(realpath "${2:?usage: gpu_checks.sh BUILD MODEL FOLDER [STEP..]}")
 folder=$(mkdir -p "${3:?usage: gpu_checks.sh BUILD MODEL FOLDER [STEP..]}" && realpath "$3") || exit 2
 shift 3
 steps=("$@")
+as_two=
+[ -z "${AS_TWO:-}" ] || as_two=$(realpath -e "$AS_TWO") || exit 2
 cd "$(dirname "$0")" || exit 2
 gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | wc -l)
 [ "$gpus" -gt 0 ] || { echo "gpu_checks.sh: nvidia-smi shows no GPU on this machine" >&2; exit 2; }
@@ -32,7 +34,7 @@ step() { # NAME GPUS SECONDS COMMAND..; GPUS: 1, 2, or 2-processes
   fi
   if [ "$needs" = 2-processes ]; then
     needs=2
-    [ "$gpus" -ge 2 ] || [ -z "${AS_TWO:-}" ] || needs=1 preload=(env "LD_PRELOAD=$(realpath "$AS_TWO")")
+    [ "$gpus" -ge 2 ] || [ -z "$as_two" ] || needs=1 preload=(env "LD_PRELOAD=$as_two")
   fi
   if [ "$gpus" -lt "$needs" ]; then
     verdict="skipped: it needs $needs GPUs"

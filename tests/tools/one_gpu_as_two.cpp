@@ -1,7 +1,8 @@
 // A library to preload: a program sees two GPUs where there is one, so that groups of two ranks, their failures and their recovery can be
 // tried on a machine with one GPU. For NCCL each process is on a host of its own, as it takes a GPU once a host; so ranks must be processes
 // (tests that hold two ranks in one do not run), and their sums go through sockets. Kernels of the ranks take turns: no speed is meant.
-// usage: LD_PRELOAD=build/release/tests/libone_gpu_as_two.so tests/gpu_checks.sh ... faults-2 nodes-2
+// usage: LD_PRELOAD=$PWD/build/release/tests/libone_gpu_as_two.so build/release/apps/troupe serve ... --tp 2
+//    or: AS_TWO=build/release/tests/libone_gpu_as_two.so tests/gpu_checks.sh ... faults-2 nodes-2
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

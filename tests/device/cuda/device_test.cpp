@@ -163,6 +163,7 @@ TEST_F(cuda_device_test, a_graph_replays_its_work_and_steps_make_nothing) {
     const auto scratch = allocator.allocate(64, "scratch");
   }
   EXPECT_EQ(resources_made(), before);
+  EXPECT_THROW(step.launch(on, 5), device_error) << "no kernel of it takes an argument";
 }
 
 TEST_F(cuda_device_test, a_failure_while_recording_leaves_the_stream_usable) {
