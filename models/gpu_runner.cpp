@@ -140,8 +140,8 @@ std::int32_t gpu_runner::graph_rows(const gpu_step& step) const {
   return found == graphs_.end() ? 0 : found->first;
 }
 
-// Whether the graph of so many rows lays them out itself: then its first product's weights are on their way meanwhile. Not in a group, whose
-// graphs can be gone when they are to be launched.
+// Whether the graph of so many rows lays them out itself: then its first product's weights are on their way meanwhile. Not in a group,
+// whose graphs can be gone when they are to be launched.
 bool gpu_runner::graph_prepares(std::int32_t rows) const {
   gpu_batch batch;
   batch.rows = batch.decode_rows = rows;

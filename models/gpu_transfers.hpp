@@ -61,7 +61,8 @@ class download_ring {
   const std::byte* wait(std::size_t slot) const;
   // Milliseconds from the end of the work to the end of the copy, after wait().
   float copy_ms(std::size_t slot) const { return cuda::elapsed_ms(timed_[slot], fetched_[slot]); }
-  // When the copies' stream saw the end of the work, and of what it waited for besides: an event with a time on the work's own stream would cost 1 us between two steps.
+  // When the copies' stream saw the end of the work, and of what it waited for besides: an event with a time on the work's own stream would
+  // cost 1 us between two steps.
   const cuda::event& computed(std::size_t slot) const { return timed_[slot]; }
   const cuda::event& fetched(std::size_t slot) const { return fetched_[slot]; }
 
