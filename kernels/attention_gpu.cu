@@ -111,7 +111,8 @@ class share_exchange {
       fence_barrier_init();
       mbarrier_expect(&mine_.arrived, static_cast<std::uint32_t>(splits_ * own_) * (sizeof(float4) + sizeof(float2)));
     }
-    cluster_arrive();
+    __syncwarp();
+    cluster_arrive_relaxed();
   }
   // By all threads: the other blocks are ready too.
   __device__ void ready() { cluster_wait(); }
@@ -124,7 +125,7 @@ class share_exchange {
   // By all threads, after their send_part().
   __device__ void all_sent() {
     __syncwarp();
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
   // Joins the shares of this block's fours, in the order of the blocks.
   __device__ void finish(T* to) {
@@ -169,9 +170,10 @@ __global__ void __launch_bounds__(Warps * 32, Warps == many_warps ? 1 : 2)
   const std::int32_t kv_head = blockIdx.y / s.group_tiles, in_group = blockIdx.y % s.group_tiles * group_heads;
   const std::int32_t head = kv_head * s.group + in_group, live = min(group_heads, s.group - in_group);
   share_exchange<T, HeadDim> shares(shared.shares, s.splits, live);
-  if (s.splits > 1) shares.prepare();
   if (s.unsettled == 0) wait_for_previous();
-  const std::int32_t high = places.positions[row] + 1, low = s.window > 0 ? max(0, high - s.window) : 0;
+  const std::int32_t position = places.positions[row];
+  if (s.splits > 1) shares.prepare();
+  const std::int32_t high = position + 1, low = s.window > 0 ? max(0, high - s.window) : 0;
   const std::int32_t tiles = (high + tile - 1) / tile, first_tile = low / tile;
   const std::int32_t share = (tiles - first_tile + s.splits - 1) / s.splits;
   const std::int32_t begin = first_tile + share * static_cast<std::int32_t>(blockIdx.x), end = min(tiles, begin + share);
@@ -234,7 +236,7 @@ void start(cuda::stream_handle on, const decode_attention_args& args) {
                   static_cast<unsigned>(args.rows));
   constexpr std::size_t shared = std::max(std::size_t{Warps} * tile_pipe<T, HeadDim, Stages>::bytes, sizeof(mixes<HeadDim, Warps>));
   launch_shape how({grid, Warps * 32, shared, args.overlaps});
-  how.cluster = static_cast<unsigned>(args.splits);
+  how.for_rows(args.rows).cluster = static_cast<unsigned>(args.splits);
   launch(on, how, decode_kernel<T, HeadDim, Stages, Warps>, s, static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places,
          reinterpret_cast<const T*>(args.kv.data));
 }
@@ -250,7 +252,9 @@ void start_by_length(cuda::stream_handle on, const decode_attention_args& args) 
   const auto is_short = [&](int warps) { return args.longest > 0 && args.longest <= turn(warps); };
   if (args.rows <= gemv_rows) {
     constexpr int warps = HeadDim == 64 ? some_warps : few_warps;
-    return is_short(warps) ? start<T, HeadDim, 1, warps>(on, args) : start<T, HeadDim, Stages * few_warps / warps, warps>(on, args);
+    if (is_short(warps)) return start<T, HeadDim, 1, warps>(on, args);
+    const bool is_twice = args.longest > 0 && args.longest <= 2 * turn(warps); // with less shared memory more blocks find room early
+    return is_twice ? start<T, HeadDim, 2, warps>(on, args) : start<T, HeadDim, Stages * few_warps / warps, warps>(on, args);
   }
   const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
   if (is_short(few_warps)) return start<T, HeadDim, 1, few_warps>(on, args);

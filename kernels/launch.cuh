@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <type_traits>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "device/cuda/handles.hpp"
 
 namespace troupe::gpu {
+
+constexpr std::int32_t few_rows = 2;
 
 struct launch_shape {
   // `overlaps`: programmatic dependent launch, the kernel may start before the stream's previous one is done, and calls wait_for_previous()
@@ -25,8 +28,19 @@ struct launch_shape {
   std::size_t shared_bytes;
   bool overlaps;
   std::source_location where;
-  unsigned cluster = 1; // blocks that run side by side and reach each other's shared memory; divides the grid
+  bool spares_l1 = false; // takes little shared memory, and leaves the L1 cache the rest
+  unsigned cluster = 1;   // blocks that run side by side and reach each other's shared memory; divides the grid
+
+  // A kernel of steps of so many rows. With few, weights go to registers, and a load on its way there lies in the L1 cache meanwhile.
+  launch_shape& for_rows(std::int64_t rows) {
+    spares_l1 = rows <= few_rows;
+    return *this;
+  }
 };
+
+// Of the 256 KiB of a multiprocessor shared memory gets 228, or where a kernel spares the L1 cache 132; in percent of the 228, rounded up.
+constexpr std::size_t most_shared = 228 * 1024, sparing_shared = 132 * 1024;
+constexpr unsigned sparing_percent = (sparing_shared * 100 + most_shared - 1) / most_shared;
 
 template <class... Params, class... Args>
 void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Params...), Args&&... args) {
@@ -36,14 +50,15 @@ void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Pa
     cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
                 "cudaFuncSetAttribute", shape.where);
   }
-  // One split between L1 cache and shared memory for all kernels: a multiprocessor has to run empty before it takes a kernel with another.
-  cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-              "cudaFuncSetAttribute", shape.where);
   if (shape.cluster > 8) {
     cuda::check(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute", shape.where);
   }
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
+  // One split between L1 cache and shared memory for all kernels of a step: a multiprocessor has to run empty before it takes a kernel with
+  // another.
+  attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[count++].val.sharedMemCarveout = shape.spares_l1 ? sparing_percent : 100;
   if (shape.overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;

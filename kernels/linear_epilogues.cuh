@@ -3,6 +3,7 @@
 // q / distance * 2 distance + q % distance and the one `distance` behind it.
 #pragma once
 
+#include "kernels/divider.cuh"
 #include "kernels/half_types.cuh"
 #include "kernels/linear_gpu.hpp"
 
@@ -154,6 +155,7 @@ struct qkv_epilogue {
   std::int32_t heads, kv_heads, head_dim, block_size;
   bool aligned;
   const std::int32_t* tables; // or null
+  divider by_half, by_block;  // head_dim / 2, block_size
 
   struct row_state {
     std::int32_t row, position, block, inside; // of the KV cache
@@ -167,10 +169,10 @@ struct qkv_epilogue {
   __device__ row_state of(std::int32_t row) const {
     const std::int32_t position = places.positions[row];
     const std::int64_t own = tables == nullptr ? row : tables[row];
-    return {row, position, places.block_tables[own * places.table_stride + position / block_size], position % block_size};
+    return {row, position, places.block_tables[own * places.table_stride + by_block.quotient(position)], by_block.remainder(position)};
   }
   __device__ pair early(const row_state& at, std::int32_t q) const {
-    const std::int32_t half = head_dim / 2, head = q / half, dim = q % half;
+    const std::int32_t half = head_dim / 2, head = by_half.quotient(q), dim = q - head * half;
     pair p{1.0F, 0.0F, 0.0F, 0.0F};
     if (head >= heads + 2 * kv_heads) return p;
     p.first = value_or_zero(bias, head * head_dim + dim);
@@ -182,7 +184,7 @@ struct qkv_epilogue {
     return p;
   }
   __device__ void finish(const row_state& at, std::int32_t q, const pair& p, float first, float second) const {
-    const std::int32_t half = head_dim / 2, head = q / half, dim = q % half;
+    const std::int32_t half = head_dim / 2, head = by_half.quotient(q), dim = q - head * half;
     if (head >= heads + 2 * kv_heads) return;
     first += p.first, second += p.second;
     const T low = from_float<T>(first * p.cos - second * p.sin), high = from_float<T>(second * p.cos + first * p.sin);
@@ -205,7 +207,7 @@ struct qkv_epilogue {
     return kv + (std::int64_t{at.block} * kv_heads + kv_head) * 2 * head_dim * block_size;
   }
   __device__ two_pairs early_two(const row_state& at, std::int32_t q) const {
-    const std::int32_t half = head_dim / 2, head = q / half, dim = q % half;
+    const std::int32_t half = head_dim / 2, head = by_half.quotient(q), dim = q - head * half;
     two_pairs p{{1.0F, 1.0F}, {}, {}, {}};
     if (head >= heads + 2 * kv_heads) return p;
     if (bias != nullptr) {
@@ -220,7 +222,7 @@ struct qkv_epilogue {
     return p;
   }
   __device__ void finish_two(const row_state& at, std::int32_t q, const two_pairs& p, float2 first, float2 second) const {
-    const std::int32_t half = head_dim / 2, head = q / half, dim = q % half;
+    const std::int32_t half = head_dim / 2, head = by_half.quotient(q), dim = q - head * half;
     if (head >= heads + 2 * kv_heads) return;
     first.x += p.first.x, first.y += p.first.y, second.x += p.second.x, second.y += p.second.y;
     const float2 low = make_float2(first.x * p.cos.x - second.x * p.sin.x, first.y * p.cos.y - second.y * p.sin.y);

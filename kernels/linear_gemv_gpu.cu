@@ -1,14 +1,16 @@
-// Products of 1 to gemv_rows rows: each warp multiplies two rows of W at a time, on the ordinary arithmetic units.
+// Products of 1 to gemv_rows rows: each warp multiplies two rows of W at a time, as it loads them, on the matrix units, of which an eighth
+// counts: ordinary arithmetic takes a microsecond for what a multiprocessor has under way, and a layer has four such products in a row.
 //
 // Eight pieces of 16 bytes a lane of both rows are under way all the time; a piece that was used asks for the one eight further on, which
-// may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done. The two blocks of a
-// multiprocessor leave room for no other: with room beside them for the next kernel's, a chain took a third longer. Where W has few rows,
-// two warps share them, by groups of columns.
+// may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done, and while they come they
+// lie in the L1 cache, which is why it is left half the memory. The two blocks of a multiprocessor leave room for no other, unless W has so
+// few rows that one is enough. Where two warps a pair of rows fill the blocks better, they share it, by groups of columns.
 #include <algorithm>
 
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
 #include "kernels/mbarrier.cuh"
+#include "kernels/mma.cuh"
 
 namespace troupe::gpu {
 namespace {
@@ -17,6 +19,7 @@ constexpr int warps = 8, blocks_together = 2; // of a block, of a multiprocessor
 constexpr int items = 8;                      // pieces of a group
 constexpr int item_columns = 32 * 8;          // of a warp's piece
 constexpr int group_columns = items * item_columns;
+constexpr std::size_t other_shared = 4 * 1024; // of a block, beside x: at most
 
 struct gemv_shape {
   const void* weight;
@@ -69,6 +72,7 @@ class group_cursor {
     pair_ += stride_;
     find_rows();
   }
+  __device__ bool ended() const { return pair_ >= s_.pairs; }
   // This lane's piece i of both rows; zeros behind the end.
   __device__ __forceinline__ void load(int i, uint4 (&w)[2]) const {
     const std::int32_t column = group_ * group_columns + i * item_columns + lane_ * 8;
@@ -147,19 +151,35 @@ class x_pieces {
   uint4 x_[batch][Rows];
 };
 
-// sums[half of the pair][even and odd columns] += w * x.
+// What a warp makes of its pieces of two rows of W. Lanes 4g .. 4g + 3 hold 32 columns, chunk g, of both rows and of x. As matrices, the
+// chunks of W's rows times those of x give all chunks by all chunks, of which each by its own counts: the diagonal.
 template <class T>
-__device__ __forceinline__ void multiply(float2 (&sums)[2], const uint4 (&w)[2], const uint4& x) {
-  const auto* const xs = reinterpret_cast<const pair_of<T>*>(&x);
+class pair_sums {
+ public:
+  __device__ __forceinline__ void add(const uint4 (&w)[2], const uint4& x) {
+    mma_m16n8k16<T>(even_, w[0].x, w[1].x, w[0].y, w[1].y, x.x, x.y);
+    mma_m16n8k16<T>(odd_, w[0].z, w[1].z, w[0].w, w[1].w, x.z, x.w);
+  }
+  // Of both rows, chunk g for each of its four lanes.
+  __device__ __forceinline__ void collect(std::int32_t lane, float& first, float& second) const {
+    const std::int32_t g = lane / 4, has = lane - lane % 4 + g / 2; // the lane with column g of row g and of row g + 8
+    first = __shfl_sync(0xffffffffU, g % 2 == 0 ? even_[0] + odd_[0] : even_[1] + odd_[1], has);
+    second = __shfl_sync(0xffffffffU, g % 2 == 0 ? even_[2] + odd_[2] : even_[3] + odd_[3], has);
+  }
+
+ private:
+  float even_[4] = {}, odd_[4] = {}; // two, so that one product need not wait for the one before
+};
+
+// A group times x, which holds its rows `pitch` apart. `Loads`: each piece that was used asks for the one in the cursor's group.
+template <bool Loads, class T, int Rows>
+__device__ __forceinline__ void take_group(const group_cursor<T>& next, uint4 (&w)[items][2], const uint4* x, std::int32_t pitch,
+                                           pair_sums<T> (&sums)[Rows]) {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const float2 v = to_floats(xs[e]);
+  for (int i = 0; i < items; ++i) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 u = to_floats(reinterpret_cast<const pair_of<T>*>(&w[half])[e]);
-      sums[half].x = fmaf(u.x, v.x, sums[half].x);
-      sums[half].y = fmaf(u.y, v.y, sums[half].y);
-    }
+    for (int r = 0; r < Rows; ++r) sums[r].add(w[i], x[r * pitch + i * 32]);
+    if constexpr (Loads) next.load(i, w[i]);
   }
 }
 
@@ -182,11 +202,35 @@ class couple_sums {
   int turn_ = 0;
 };
 
+// Of a row of x by threads.
+using square_sums = float4[warps * 32 / 4];
+
+// Chunk by chunk as collect(): an eighth of a row's squares for each four lanes.
+__device__ __forceinline__ float collect_squares(const square_sums& of_threads, std::int32_t lane) {
+  const float4 a = of_threads[lane], b = of_threads[lane + 32];
+  float sum = (a.x + a.y) + (a.z + a.w) + ((b.x + b.y) + (b.z + b.w));
+  for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(0xffffffffU, sum, distance);
+  return sum;
+}
+
+// Adds up what the eight chunks have, for all lanes: all values at once, as each step is a long wait.
+template <int Count>
+__device__ __forceinline__ void add_chunks(float (&values)[Count]) {
+#pragma unroll
+  for (int distance = 4; distance < 32; distance *= 2) {
+    float others[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) others[i] = __shfl_xor_sync(0xffffffffU, values[i], distance);
+#pragma unroll
+    for (int i = 0; i < Count; ++i) values[i] += others[i];
+  }
+}
+
 template <class T, int Rows, class Epilogue>
 __global__ void __launch_bounds__(warps * 32, blocks_together)
     gemv_kernel(const __grid_constant__ gemv_shape s, const __grid_constant__ Epilogue epilogue) {
   extern __shared__ uint4 x[]; // [Rows][groups][items][32]
-  __shared__ float squares_of[Rows][warps];
+  __shared__ square_sums squares_of[Rows];
   __shared__ float2 parts[2][warps / 2][Rows];
   const std::int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / s.split, part = warp % s.split;
   // Neighbours go to different blocks, so that no block has more than a pair more than another.
@@ -213,37 +257,36 @@ __global__ void __launch_bounds__(warps * 32, blocks_together)
   float squares[Rows] = {};
   wait_for_pieces();
   for (of_x.store(squares); !of_x.done(); of_x.store(squares)) of_x.load();
-  if (s.norm_weight != nullptr) {
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-      squares[r] = warp_sum(squares[r]);
-      if (lane == 0) squares_of[r][warp] = squares[r];
-    }
-  }
+  for (int r = 0; r < Rows; ++r) reinterpret_cast<float*>(squares_of[r])[threadIdx.x] = squares[r];
   __syncthreads();
+  bool scaled = s.norm_weight == nullptr;
   float scale = 1.0F;
-  if (s.norm_weight != nullptr) {
-    float all = 0;
-    for (int i = 0; i < warps; ++i) all += squares_of[min(lane, Rows - 1)][i];
-    scale = rsqrtf(all / static_cast<float>(s.columns) + s.epsilon);
-  }
   couple_sums<Rows> couple(parts, team);
   while (pair < s.pairs) {
-    float2 sums[Rows][2] = {};
-    for (std::int32_t group = part; group < s.groups; group += s.split, at.advance()) {
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-#pragma unroll
-        for (int r = 0; r < Rows; ++r) multiply<T>(sums[r], w[i], x[r * pieces + (group * items + i) * 32 + lane]);
-        at.load(i, w[i]);
+    pair_sums<T> sums[Rows];
+    for (std::int32_t group = part; group < s.groups; group += s.split) {
+      const uint4* const of_group = x + group * items * 32 + lane;
+      if (at.ended()) {
+        take_group<false>(at, w, of_group, pieces, sums);
+      } else {
+        take_group<true>(at, w, of_group, pieces, sums);
+        at.advance();
       }
     }
-    float first = 0, second = 0;
+    float totals[3 * Rows]; // first, second, squares
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
-      const float a = warp_sum(sums[r][0].x + sums[r][0].y), b = warp_sum(sums[r][1].x + sums[r][1].y);
-      if (lane == r) first = a, second = b;
+      sums[r].collect(lane, totals[3 * r], totals[3 * r + 1]);
+      totals[3 * r + 2] = scaled ? 0.0F : collect_squares(squares_of[r], lane); // here, because W's first pieces wait for none
     }
+    add_chunks(totals);
+    float first = 0, second = 0, square = 0;
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+      if (lane == r) first = totals[3 * r], second = totals[3 * r + 1], square = totals[3 * r + 2];
+    }
+    if (!scaled) scale = rsqrtf(square / static_cast<float>(s.columns) + s.epsilon), scaled = true;
     if (s.split == 2) couple.add(first, second, part, lane);
     if (part == 0 && lane < s.rows) epilogue.finish(row_state, pair, early, first * scale, second * scale);
     pair += stride;
@@ -269,14 +312,19 @@ struct gemv_plan {
     const int blocks = blocks_together * multiprocessors();
     const bool halves = groups % 2 == 0 && used(2 * outputs.pairs, blocks * warps) > 1.05 * used(outputs.pairs, blocks * warps);
     split = halves ? 2 : 1;
-    grid = static_cast<unsigned>(std::min(outputs.pairs, blocks));
+    // Where one block a multiprocessor has a warp for each pair, the other half is the next kernel's.
+    const bool is_small = outputs.pairs * split <= multiprocessors() * warps;
+    grid = static_cast<unsigned>(std::min(outputs.pairs, is_small ? multiprocessors() : blocks));
   }
 };
 
 template <class T, int Rows, class Epilogue>
 void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, unsigned grid, const Epilogue& epilogue) {
   const std::size_t shared = static_cast<std::size_t>(Rows * s.groups) * group_columns * 2;
-  launch(on, {grid, warps * 32, shared, args.overlaps}, gemv_kernel<T, Rows, Epilogue>, s, epilogue);
+  launch_shape how(grid, warps * 32, shared, args.overlaps);
+  static_assert(gemv_rows == few_rows);
+  how.spares_l1 = blocks_together * (shared + other_shared) <= sparing_shared;
+  launch(on, how, gemv_kernel<T, Rows, Epilogue>, s, epilogue);
 }
 
 } // namespace

@@ -148,7 +148,8 @@ void linear_qkv(cuda::stream_handle on, const linear_args& args, const qkv_args&
     start<T>(on, args, {static_cast<std::int32_t>(args.out_rows / 2), layout.head_dim / 2},
              qkv_epilogue<T>{static_cast<T*>(args.y), args.y_stride, static_cast<const T*>(args.bias), qkv.places, qkv.table,
                              reinterpret_cast<T*>(qkv.kv.data), qkv.heads, layout.kv_heads, layout.head_dim, layout.block_size,
-                             in_twos(args.y_stride, sizeof(T), {args.y, qkv.kv.data}), qkv.tables});
+                             in_twos(args.y_stride, sizeof(T), {args.y, qkv.kv.data}), qkv.tables, divider(layout.head_dim / 2),
+                             divider(layout.block_size)});
   });
 }
 
