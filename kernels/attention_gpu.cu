@@ -6,6 +6,7 @@
 #include "kernels/attention_gpu.hpp"
 #include "kernels/attention_tile.cuh"
 #include "kernels/cluster.cuh"
+#include "kernels/kept_load.cuh"
 #include "kernels/launch.cuh"
 #include "kernels/linear_paths.cuh"
 
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(Warps * 32, Warps == many_warps ? 1 : 2)
   const std::int32_t head = kv_head * s.group + in_group, live = min(group_heads, s.group - in_group);
   share_exchange<T, HeadDim> shares(shared.shares, s.splits, live);
   if (s.unsettled == 0) wait_for_previous();
-  const std::int32_t position = places.positions[row];
+  const std::int32_t position = load_kept(places.positions + row);
   if (s.splits > 1) shares.prepare();
   const std::int32_t high = position + 1, low = s.window > 0 ? max(0, high - s.window) : 0;
   const std::int32_t tiles = (high + tile - 1) / tile, first_tile = low / tile;
@@ -252,9 +253,8 @@ void start_by_length(cuda::stream_handle on, const decode_attention_args& args) 
   const auto is_short = [&](int warps) { return args.longest > 0 && args.longest <= turn(warps); };
   if (args.rows <= gemv_rows) {
     constexpr int warps = HeadDim == 64 ? some_warps : few_warps;
-    if (is_short(warps)) return start<T, HeadDim, 1, warps>(on, args);
-    const bool is_twice = args.longest > 0 && args.longest <= 2 * turn(warps); // with less shared memory more blocks find room early
-    return is_twice ? start<T, HeadDim, 2, warps>(on, args) : start<T, HeadDim, Stages * few_warps / warps, warps>(on, args);
+    // Two tiles a warp under way are enough for the memory, and leave room for the blocks of the kernels before and behind.
+    return is_short(warps) ? start<T, HeadDim, 1, warps>(on, args) : start<T, HeadDim, 2, warps>(on, args);
   }
   const bool alone = args.splits * units_of(args.rows, args.heads, args.kv.layout.kv_heads) <= multiprocessors();
   if (is_short(few_warps)) return start<T, HeadDim, 1, few_warps>(on, args);

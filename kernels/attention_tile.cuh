@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/half_types.cuh"
+#include "kernels/kept_load.cuh"
 #include "kernels/mbarrier.cuh"
 #include "kernels/mma.cuh"
 
@@ -65,7 +66,7 @@ class tile_pipe {
   __device__ void look_up(std::int32_t from) {
     looked_up_ = from;
     const std::int32_t at = from + lane_ * stride_;
-    block_ = at < end_ ? place_.table[at * tile / place_.block_size] : 0;
+    block_ = at < end_ ? load_kept(place_.table + at * tile / place_.block_size) : 0;
   }
   __device__ void commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -3,8 +3,9 @@
 // q / distance * 2 distance + q % distance and the one `distance` behind it.
 #pragma once
 
-#include "kernels/divider.cuh"
+#include "kernels/divider.hpp"
 #include "kernels/half_types.cuh"
+#include "kernels/kept_load.cuh"
 #include "kernels/linear_gpu.hpp"
 
 namespace troupe::gpu {
@@ -167,9 +168,10 @@ struct qkv_epilogue {
     float2 cos, sin, first, second;
   };
   __device__ row_state of(std::int32_t row) const {
-    const std::int32_t position = places.positions[row];
+    const std::int32_t position = load_kept(places.positions + row);
     const std::int64_t own = tables == nullptr ? row : tables[row];
-    return {row, position, places.block_tables[own * places.table_stride + by_block.quotient(position)], by_block.remainder(position)};
+    return {row, position, load_kept(places.block_tables + own * places.table_stride + by_block.quotient(position)),
+            by_block.remainder(position)};
   }
   __device__ pair early(const row_state& at, std::int32_t q) const {
     const std::int32_t half = head_dim / 2, head = by_half.quotient(q), dim = q - head * half;
@@ -178,8 +180,8 @@ struct qkv_epilogue {
     p.first = value_or_zero(bias, head * head_dim + dim);
     p.second = value_or_zero(bias, head * head_dim + dim + half);
     if (head < heads + kv_heads) {
-      p.cos = table.cos[std::int64_t{at.position} * half + dim];
-      p.sin = table.sin[std::int64_t{at.position} * half + dim];
+      p.cos = load_kept(table.cos + std::int64_t{at.position} * half + dim);
+      p.sin = load_kept(table.sin + std::int64_t{at.position} * half + dim);
     }
     return p;
   }

@@ -21,9 +21,9 @@ __device__ float block_sum(float x, float* partial) {
   return warp_sum(lane < warps ? partial[lane] : 0.0F);
 }
 
-// A block a row. Each thread reads its elements anew in every pass, from `sum` when there is one, so that sum may be x or residual: little
-// shared memory leaves room for the products before and behind. The sum is rounded before it is squared, as what later layers see of it is
-// the rounded one. Wide: 16 bytes at once.
+// A block a row. Each thread reads its elements but the first anew in every pass, from `sum` when there is one, so that sum may be x or
+// residual: little shared memory leaves room for the products before and behind. The sum is rounded before it is squared, as what later
+// layers see of it is the rounded one. Wide: 16 bytes at once.
 template <class T, norm_kind Kind, int Width>
 __global__ void __launch_bounds__(most_threads) norm_kernel(norm_args args) {
   __shared__ float partial[2][most_threads / 32];
@@ -32,6 +32,11 @@ __global__ void __launch_bounds__(most_threads) norm_kernel(norm_args args) {
   };
   const auto piece_at = [](const void* of, std::int64_t i) { return *reinterpret_cast<const piece*>(static_cast<const T*>(of) + i); };
   let_next_start();
+  // A thread's first elements stay in registers, and those of the weight are asked for early: no kernel writes them, and they come from
+  // far.
+  const std::int64_t mine = threadIdx.x * Width;
+  piece first{}, first_weight{};
+  if (mine < args.columns) first_weight = piece_at(args.weight, mine);
   wait_for_previous();
   const std::int64_t row = blockIdx.x * args.stride, source = args.from == nullptr ? row : args.from[blockIdx.x] * args.stride;
   const auto each_piece = [&](const auto& body) {
@@ -45,10 +50,14 @@ __global__ void __launch_bounds__(most_threads) norm_kernel(norm_args args) {
     for (int k = 0; k < Width; ++k) x.at[k] = from_float<T>(to_float(x.at[k]) + to_float(other.at[k]));
     return x;
   };
-  const auto again_at = [&](std::int64_t i) { return args.sum != nullptr ? piece_at(args.sum, row + i) : summed_at(i); };
+  const auto again_at = [&](std::int64_t i) {
+    if (i == mine) return first;
+    return args.sum != nullptr ? piece_at(args.sum, row + i) : summed_at(i);
+  };
   float sum = 0;
   each_piece([&](std::int64_t i) {
     const piece x = summed_at(i);
+    if (i == mine) first = x;
     if (args.sum != nullptr) *reinterpret_cast<piece*>(static_cast<T*>(args.sum) + row + i) = x;
 #pragma unroll
     for (int k = 0; k < Width; ++k) sum += Kind == norm_kind::rms ? to_float(x.at[k]) * to_float(x.at[k]) : to_float(x.at[k]);
@@ -68,7 +77,7 @@ __global__ void __launch_bounds__(most_threads) norm_kernel(norm_args args) {
   }
   const float scale = rsqrtf(sum / columns + args.epsilon);
   each_piece([&](std::int64_t i) {
-    const piece x = again_at(i), weight = piece_at(args.weight, i);
+    const piece x = again_at(i), weight = i == mine ? first_weight : piece_at(args.weight, i);
     piece y, bias;
     if (args.bias != nullptr) bias = piece_at(args.bias, i);
 #pragma unroll

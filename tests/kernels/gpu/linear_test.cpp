@@ -153,7 +153,9 @@ TEST_P(gpu_linear_path_test, qkv_rotates_and_fills_the_cache_as_the_cpu_does) {
   for (const dtype type : {dtype::bf16, dtype::f16}) {
     for (const heads_shape h : {heads_shape{1, 4, 1, 64, 16, false},
                                 {1, 9, 3, 128, 32, true},
+                                {1, 3, 1, 48, 5, true},
                                 {2, 9, 3, 64, 16, true},
+                                {2, 5, 1, 80, 24, true},
                                 {2, 4, 2, 128, 32, false},
                                 {8, 9, 3, 64, 16, true},
                                 {11, 4, 2, 128, 32, false},
