@@ -15,7 +15,7 @@
 namespace troupe::gpu {
 namespace {
 
-constexpr std::size_t big = std::size_t{8} << 30; // from twice as much the GPU reads 2% slower than from half of it: models are large
+constexpr std::size_t big = std::size_t{8} << 30; // as a large model has; from 4 GiB the GPU reads 1.5% faster
 
 __global__ void read_kernel(const uint4* data, std::size_t count, std::uint32_t* sink) {
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
@@ -188,18 +188,18 @@ ceilings measure_ceilings() {
   const auto source = cuda::own_memory();
   cuda::memory_ledger ledger;
   cuda::caching_allocator allocator(*source, ledger);
-  const auto from = allocator.allocate(big, "ceilings"), to = allocator.allocate(big, "ceilings");
-  fill_random(on, from.data(), big, 1);
-  out.read_bandwidth = measure_read_bandwidth(on, from.data(), big);
-  out.copy_bandwidth =
-      2.0 * big / median_seconds(on, 5, 2, [&] {
-        cuda::check(cudaMemcpyAsync(to.data(), from.data(), big, cudaMemcpyDeviceToDevice, on.handle()), "cudaMemcpyAsync");
-      });
+  const auto block = allocator.allocate(big, "ceilings");
+  std::byte *const from = block.data(), *const to = from + big / 2;
+  fill_random(on, from, big, 1);
+  out.read_bandwidth = measure_read_bandwidth(on, from, big);
+  out.copy_bandwidth = big / median_seconds(on, 5, 2, [&] {
+                         cuda::check(cudaMemcpyAsync(to, from, big / 2, cudaMemcpyDeviceToDevice, on.handle()), "cudaMemcpyAsync");
+                       });
   out.launch_eager = median_seconds(on, 9, 200, [&] { start_empty(on, false); });
   out.launch_graph = seconds_per_node(on, false);
   out.launch_overlapped = seconds_per_node(on, true);
-  measure_host_link(on, to.data(), out);
-  out.matmul_rate = matmul_rate(on, from.data());
+  measure_host_link(on, to, out);
+  out.matmul_rate = matmul_rate(on, from);
   return out;
 }
 

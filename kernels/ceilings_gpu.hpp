@@ -12,7 +12,7 @@ namespace troupe::gpu {
 
 struct ceilings {
   std::string device;
-  double read_bandwidth = 0;    // bytes a second that kernels read, over 4 GiB
+  double read_bandwidth = 0;    // bytes a second that kernels read, over 8 GiB
   double copy_bandwidth = 0;    // bytes a second of a copy on the device, read and written ones counted
   double launch_eager = 0;      // seconds per empty kernel, one after the other
   double launch_graph = 0;      // the same in a graph
