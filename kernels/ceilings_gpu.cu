@@ -160,7 +160,7 @@ void fill_random(const cuda::stream& on, std::byte* data, std::size_t bytes, uns
 double measure_read_bandwidth(const cuda::stream& on, const std::byte* data, std::size_t bytes) {
   const auto read = [&](unsigned blocks) {
     launch_shape how(blocks, 512);
-    how.spares_l1 = true; // with the least of L1 cache, it read 2% less
+    how.spares_l1 = true; // with the least of L1 cache it reads 3% less
     launch(on.handle(), how, read_kernel, reinterpret_cast<const uint4*>(data), bytes / sizeof(uint4), nullptr);
   };
   // A GPU that was idle takes a while to reach its clocks, and a ceiling measured before that is none.

@@ -1,4 +1,5 @@
-// Loads of the little that every layer reads again: positions, block tables, angles.
+// Loads of the little that every layer reads again: positions and block tables. Not for what moves on through more memory than the L2 cache
+// has, as angles of positions do: what was kept stays when it is of no use.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 namespace troupe::gpu {
 
-constexpr std::int32_t few_rows = 2;
+constexpr std::int32_t few_rows = 2; // see launch_shape::for_rows
 
 struct launch_shape {
   // `overlaps`: programmatic dependent launch, the kernel may start before the stream's previous one is done, and calls wait_for_previous()

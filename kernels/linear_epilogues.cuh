@@ -180,8 +180,8 @@ struct qkv_epilogue {
     p.first = value_or_zero(bias, head * head_dim + dim);
     p.second = value_or_zero(bias, head * head_dim + dim + half);
     if (head < heads + kv_heads) {
-      p.cos = load_kept(table.cos + std::int64_t{at.position} * half + dim);
-      p.sin = load_kept(table.sin + std::int64_t{at.position} * half + dim);
+      p.cos = table.cos[std::int64_t{at.position} * half + dim];
+      p.sin = table.sin[std::int64_t{at.position} * half + dim];
     }
     return p;
   }

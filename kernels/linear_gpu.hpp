@@ -66,8 +66,8 @@ struct logit_top {
   std::int32_t id = 0; // below 0: one of them is NaN or +inf
 };
 inline constexpr std::int32_t most_logit_tops = 4096; // of a row
-// The same, and `tops` [rows][most_logit_tops] for sample(): of the first `vocab` outputs. Returns how many a row has; 0: none, as more than
-// 2 rows leave none. No bias.
+// The same, and `tops` [rows][most_logit_tops] for sample(): of the first `vocab` outputs. Returns how many a row has; 0: none, as more
+// than 2 rows leave none. No bias.
 std::int32_t linear_to_logits(cuda::stream_handle on, const linear_args& args, std::int32_t vocab, logit_top* tops);
 // y = residual + x W^T + bias; `residual` has y's shape and stride and may be y.
 void linear_residual(cuda::stream_handle on, const linear_args& args, const void* residual);
