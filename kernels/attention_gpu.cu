@@ -105,7 +105,8 @@ class share_exchange {
         own_((fours_ - rank_ + splits - 1) / splits),
         pitch_((fours_ + splits - 1) / splits) {}
 
-  // By all threads, before anything else.
+  // By all threads. The arrival may be relaxed: the fence publishes the barrier, and as it waits for this one arrival, which comes with the
+  // number of bytes, its phase cannot end before, whatever has been sent by then.
   __device__ void prepare() {
     if (threadIdx.x == 0) {
       mbarrier_init(&mine_.arrived, 1);
@@ -237,7 +238,7 @@ void start(cuda::stream_handle on, const decode_attention_args& args) {
                   static_cast<unsigned>(args.rows));
   constexpr std::size_t shared = std::max(std::size_t{Warps} * tile_pipe<T, HeadDim, Stages>::bytes, sizeof(mixes<HeadDim, Warps>));
   launch_shape how({grid, Warps * 32, shared, args.overlaps});
-  how.for_rows(args.rows).cluster = static_cast<unsigned>(args.splits);
+  how.split_for_rows(args.rows).cluster = static_cast<unsigned>(args.splits);
   launch(on, how, decode_kernel<T, HeadDim, Stages, Warps>, s, static_cast<const T*>(args.query), static_cast<T*>(args.output), args.places,
          reinterpret_cast<const T*>(args.kv.data));
 }
@@ -246,7 +247,7 @@ std::int32_t units_of(std::int32_t rows, std::int32_t heads, std::int32_t kv_hea
   return rows * kv_heads * ((heads / kv_heads + group_heads - 1) / group_heads);
 }
 
-// Stages: tiles that each of few warps has under way.
+// Stages: tiles that each of few warps has under way, where there are more than gemv_rows rows.
 template <class T, int HeadDim, int Stages>
 void start_by_length(cuda::stream_handle on, const decode_attention_args& args) {
   const auto turn = [&](int warps) { return args.splits * warps * tile; }; // positions that the warps take at once

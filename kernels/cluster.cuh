@@ -11,8 +11,7 @@ __device__ __forceinline__ std::int32_t block_in_cluster() {
   return static_cast<std::int32_t>(rank);
 }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-// Orders nothing but the arrival itself, which saves up to half a microsecond: for barriers that fence_barrier_init() published, and for an
-// end without data.
+// Orders nothing, which saves up to half a microsecond: for barriers that fence_barrier_init() published, and for ends without data.
 __device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // The same place in shared memory of another block of the cluster.

@@ -57,7 +57,7 @@ struct rope_kv_args {
   rotary table;
   kv_layer_view kv; // head_dim is even, at most 256
   bool overlaps = false;
-  bool fused = false;                   // stands between linear() and decode_attention()
+  bool among_fused = false;             // between linear() and decode_attention(): takes their split of memory (launch_shape)
   const std::int32_t* tables = nullptr; // [rows] or null: row r's table is row tables_r of places.block_tables, not row r
   const void* query_norm = nullptr;     // [head_dim] or null
   const void* key_norm = nullptr;       // likewise

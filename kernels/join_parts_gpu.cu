@@ -26,7 +26,7 @@ void join_parts(cuda::stream_handle on, const join_parts_args& args) {
   const std::int64_t pieces = args.columns / 4;
   const dim3 grid(static_cast<unsigned>((pieces + threads - 1) / threads), static_cast<unsigned>(args.rows),
                   static_cast<unsigned>(args.part_count));
-  launch(on, launch_shape(grid, threads, 0, args.overlaps).for_rows(args.rows), join_parts_kernel,
+  launch(on, launch_shape(grid, threads, 0, args.overlaps).split_for_rows(args.rows), join_parts_kernel,
          reinterpret_cast<const float4*>(args.parts), pieces, reinterpret_cast<float4*>(args.y));
 }
 

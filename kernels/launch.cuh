@@ -14,7 +14,7 @@
 
 namespace troupe::gpu {
 
-constexpr std::int32_t few_rows = 2; // see launch_shape::for_rows
+constexpr std::int32_t gemv_rows = 2; // most rows of the path to a product that takes W through registers
 
 struct launch_shape {
   // `overlaps`: programmatic dependent launch, the kernel may start before the stream's previous one is done, and calls wait_for_previous()
@@ -32,15 +32,16 @@ struct launch_shape {
   unsigned cluster = 1;   // blocks that run side by side and reach each other's shared memory; divides the grid
 
   // A kernel of steps of so many rows. With few, weights go to registers, and a load on its way there lies in the L1 cache meanwhile.
-  launch_shape& for_rows(std::int64_t rows) {
-    spares_l1 = rows <= few_rows;
+  launch_shape& split_for_rows(std::int64_t rows) {
+    spares_l1 = rows <= gemv_rows;
     return *this;
   }
 };
 
-// Of the 256 KiB of a multiprocessor shared memory gets 228, or where a kernel spares the L1 cache 132; in percent of the 228, rounded up.
-constexpr std::size_t most_shared = 228 * 1024, sparing_shared = 132 * 1024;
-constexpr unsigned sparing_percent = (sparing_shared * 100 + most_shared - 1) / most_shared;
+// Of the 256 KiB of a multiprocessor shared memory gets 228, or where a kernel spares the L1 cache 164: CUDA rounds a percentage of the 228
+// up to the next split that there is, here from 132.2.
+constexpr std::size_t sparing_shared = 164 * 1024;
+constexpr unsigned most_percent = 100, sparing_percent = 58;
 
 template <class... Params, class... Args>
 void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Params...), Args&&... args) {
@@ -55,10 +56,10 @@ void launch(cuda::stream_handle on, const launch_shape& shape, void (*kernel)(Pa
   }
   cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
-  // One split between L1 cache and shared memory for all kernels of a step: a multiprocessor has to run empty before it takes a kernel with
+  // One split between L1 cache and shared memory for all layers of a step: a multiprocessor has to run empty before it takes a kernel with
   // another.
   attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[count++].val.sharedMemCarveout = shape.spares_l1 ? sparing_percent : 100;
+  attributes[count++].val.sharedMemCarveout = shape.spares_l1 ? sparing_percent : most_percent;
   if (shape.overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;

@@ -3,8 +3,8 @@
 //
 // Eight pieces of 16 bytes a lane of both rows are under way all the time; a piece that was used asks for the one eight further on, which
 // may belong to the warp's next two rows. The first are asked for before the previous kernel of a chain is done, and while they come they
-// lie in the L1 cache, which is why it is left half the memory. The two blocks of a multiprocessor leave room for no other, unless W has so
-// few rows that one is enough. Where two warps a pair of rows fill the blocks better, they share it, by groups of columns.
+// lie in the L1 cache, which is why it is left a third of the memory. The two blocks of a multiprocessor leave room for no other, unless W
+// has so few rows that one is enough. Where two warps a pair of rows fill the blocks better, they share it, by groups of columns.
 #include <algorithm>
 
 #include "kernels/launch.cuh"
@@ -19,7 +19,9 @@ constexpr int warps = 8, blocks_together = 2; // of a block, of a multiprocessor
 constexpr int items = 8;                      // pieces of a group
 constexpr int item_columns = 32 * 8;          // of a warp's piece
 constexpr int group_columns = items * item_columns;
-constexpr std::size_t other_shared = 4 * 1024; // of a block, beside x: at most
+// Of a block, beside x: squares, the sums of couples; and what CUDA takes.
+constexpr std::size_t static_shared = gemv_rows * (warps * 32 * sizeof(float) + warps * sizeof(float2)),
+                      other_shared = static_shared + 1024;
 
 struct gemv_shape {
   const void* weight;
@@ -322,7 +324,6 @@ template <class T, int Rows, class Epilogue>
 void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shape& s, unsigned grid, const Epilogue& epilogue) {
   const std::size_t shared = static_cast<std::size_t>(Rows * s.groups) * group_columns * 2;
   launch_shape how(grid, warps * 32, shared, args.overlaps);
-  static_assert(gemv_rows == few_rows);
   how.spares_l1 = blocks_together * (shared + other_shared) <= sparing_shared;
   launch(on, how, gemv_kernel<T, Rows, Epilogue>, s, epilogue);
 }
@@ -330,7 +331,7 @@ void start_rows(cuda::stream_handle on, const linear_args& args, const gemv_shap
 } // namespace
 
 bool gemv_takes(const linear_args& args) {
-  constexpr std::int64_t most = (227 * 1024 - 512) / (gemv_rows * 2); // of x in shared memory
+  constexpr std::int64_t most = (227 * 1024 - static_cast<std::int64_t>(static_shared)) / (gemv_rows * 2); // of x in shared memory
   return args.rows <= gemv_rows && (args.columns + group_columns - 1) / group_columns * group_columns <= most;
 }
 

@@ -1,10 +1,9 @@
 // y = x W^T for 1 to 128 rows on the GPU. W lies row-major, as cuBLASLt reads it too, and streams through once; what stands before and
 // behind the product in a layer is done on the way.
 //
-// For 1 or 2 rows a kernel multiplies on the ordinary units, up to 8 one takes W through shared memory for the matrix instruction of a
-// warp, up to 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the
-// other rows of the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128; with batch_invariant, whatever
-// their number is.
+// For 1 or 2 rows a kernel takes W through registers, up to 8 one through shared memory, both for the matrix instruction of a warp, up to
+// 32 one in tiles for that of a warp group, above it one in larger tiles. A row's result is bit for bit the same whatever the other rows of
+// the call are, as long as the number of rows stays within 1-2, 3-8, 9-16, 17-32 or 33-128; with batch_invariant, whatever their number is.
 #pragma once
 
 #include <cstddef>

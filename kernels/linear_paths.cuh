@@ -1,11 +1,11 @@
 // The four ways to a product, each in its own file, behind the ops of linear_gpu.hpp.
 #pragma once
 
+#include "kernels/launch.cuh"
 #include "kernels/linear_epilogues.cuh"
 
 namespace troupe::gpu {
 
-constexpr std::int32_t gemv_rows = 2;   // most rows of the path that takes W through registers
 constexpr std::int32_t stream_rows = 8; // most rows of the path that takes W through shared memory for a warp's matrix instruction
 constexpr std::int32_t tile_rows = 32;  // most rows of the path of W in tiles for warp groups
 constexpr std::int32_t wide_rows = 128; // most rows of the one with larger tiles

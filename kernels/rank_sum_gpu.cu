@@ -203,12 +203,12 @@ void start(cuda::stream_handle on, const rank_sum_args& args) {
   if (args.norm_weight == nullptr) {
     s.pieces = flat_threads;
     const auto blocks = (static_cast<unsigned>(s.all) + flat_threads - 1) / flat_threads;
-    return launch(on, launch_shape(blocks, flat_threads, 0, args.overlaps).for_rows(args.rows), sum_kernel<T, Size, 1, false>, s);
+    return launch(on, launch_shape(blocks, flat_threads, 0, args.overlaps).split_for_rows(args.rows), sum_kernel<T, Size, 1, false>, s);
   }
   s.pieces = static_cast<std::int32_t>(row);
   const auto threads = static_cast<unsigned>(std::min<std::int64_t>(norm_threads, (row + 31) / 32 * 32));
   launch_shape shape(static_cast<unsigned>(args.rows), threads, 0, args.overlaps);
-  shape.for_rows(args.rows);
+  shape.split_for_rows(args.rows);
   if (row <= norm_threads) return launch(on, shape, sum_kernel<T, Size, 1, true>, s);
   row <= 2 * norm_threads ? launch(on, shape, sum_kernel<T, Size, 2, true>, s) : launch(on, shape, sum_kernel<T, Size, 4, true>, s);
 }

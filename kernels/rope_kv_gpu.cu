@@ -198,7 +198,7 @@ void rope_and_kv_write(cuda::stream_handle on, const rope_kv_args& args) {
   const dim3 grid(static_cast<unsigned>((args.rows + rows - 1) / rows),
                   static_cast<unsigned>(wide ? (heads + together - 1) / together : heads));
   launch_shape how(grid, threads, 0, args.overlaps);
-  if (args.fused) how.for_rows(args.rows);
+  if (args.among_fused) how.split_for_rows(args.rows);
   with_half_type(layout.type, op, [&]<class T>() { launch(on, how, wide ? rope_kv_wide_kernel<T> : rope_kv_kernel<T>, args); });
 }
 

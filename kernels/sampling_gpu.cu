@@ -293,13 +293,14 @@ void sample(cuda::stream_handle on, const sampling_args& args) {
   require(args.rows >= 1 && args.vocab >= 1 && args.vocab <= most_vocab, "sample", "at least 1 row, and 1 to 370000 ids");
   const std::int32_t slice = (args.vocab + ranks * 4 - 1) / (ranks * 4) * 4; // 16 bytes at once
   const std::size_t shared = sizeof(shared_state) + static_cast<std::size_t>(slice) * 4;
-  launch(on, launch_shape(static_cast<unsigned>(args.rows * ranks), threads, shared, args.overlaps).for_rows(args.rows), sampling_kernel,
-         args, slice);
+  launch(on, launch_shape(static_cast<unsigned>(args.rows * ranks), threads, shared, args.overlaps).split_for_rows(args.rows),
+         sampling_kernel, args, slice);
 }
 
 void count_tokens(cuda::stream_handle on, const counted_token* tokens, std::int32_t count, std::uint32_t* history, std::int32_t vocab) {
   require(count >= 1, "count_tokens", "at least 1 token");
-  launch(on, launch_shape(static_cast<unsigned>((count + 255) / 256), 256).for_rows(count), count_kernel, tokens, count, history, vocab);
+  launch(on, launch_shape(static_cast<unsigned>((count + 255) / 256), 256).split_for_rows(count), count_kernel, tokens, count, history,
+         vocab);
 }
 
 void clear_history(cuda::stream_handle on, std::uint32_t* history, std::int32_t vocab, std::int32_t slot) {

@@ -141,12 +141,12 @@ void prepare_rows(cuda::stream_handle on, const prepare_rows_args& args) {
   require(args.row_count >= 1 && args.table_rows <= args.row_count, "prepare_rows", "at least one row, and no more tables than rows");
   require(args.embedding == nullptr || args.row_bytes % sizeof(uint4) == 0, "prepare_rows", "a row is a multiple of 16 bytes");
   const unsigned blocks = static_cast<unsigned>(args.row_count) + blocks_for(args.head_count);
-  launch(on, launch_shape(blocks, threads).for_rows(args.row_count), prepare_rows_kernel, args);
+  launch(on, launch_shape(blocks, threads).split_for_rows(args.row_count), prepare_rows_kernel, args);
 }
 
 void keep_draws(cuda::stream_handle on, const keep_draws_args& args) {
   if (args.item_count == 0) return;
-  launch(on, launch_shape(1, 1024).for_rows(args.item_count), keep_draws_kernel, args);
+  launch(on, launch_shape(1, 1024).split_for_rows(args.item_count), keep_draws_kernel, args);
 }
 
 void copy_blocks(cuda::stream_handle on, const copy_blocks_args& args) {

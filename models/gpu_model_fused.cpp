@@ -90,7 +90,7 @@ void gpu_model::fused_attention_input(const cuda::stream& on, std::int32_t rows,
     gpu::rope_kv_args turn = turning(w, rows, index);
     turn.places = {rows_.positions, rows_.row_tables, rows_.table_stride};
     turn.overlaps = shape_.overlaps;
-    turn.fused = true;
+    turn.among_fused = true;
     gpu::rope_and_kv_write(on.handle(), turn);
     return;
   }
