@@ -44,14 +44,17 @@ class group_test : public serving_test {
     server = actors::serving::start(options, std::move(parts));
   }
 
-  void submit_texts(int count, std::int32_t max_tokens) {
+  // Without min_tokens most texts end by themselves before max_tokens.
+  void submit_texts(int count, std::int32_t max_tokens, std::int32_t min_tokens = 0) {
     for (int i = 0; i < count; ++i) {
       texts.push_back("text number " + std::to_string(texts.size()));
-      submit(request(texts.back(), max_tokens));
+      auto next = request(texts.back(), max_tokens);
+      next.min_tokens = min_tokens;
+      submit(next);
     }
   }
-  void expect_texts(std::int32_t max_tokens) {
-    for (std::size_t i = 0; i < texts.size(); ++i) expect_stream(*sinks[i], texts[i], max_tokens);
+  void expect_texts(std::int32_t max_tokens, std::int32_t min_tokens = 0) {
+    for (std::size_t i = 0; i < texts.size(); ++i) expect_stream(*sinks[i], texts[i], max_tokens, min_tokens);
   }
 
   std::string log() {

@@ -186,10 +186,10 @@ class serving_test : public ::testing::Test {
     return out;
   }
 
-  void expect_stream(recording_sink& sink, const std::string& text, std::int32_t max_tokens) {
+  void expect_stream(recording_sink& sink, const std::string& text, std::int32_t max_tokens, std::int32_t min_tokens = 0) {
     ASSERT_TRUE(sink.wait()) << "no end";
     ASSERT_FALSE(sink.failed) << sink.failed->message;
-    EXPECT_EQ(sink.choices[0].text, expected_text(text, max_tokens));
+    EXPECT_EQ(sink.choices[0].text, expected_text(text, max_tokens, 0, nullptr, min_tokens));
   }
 
   // Value of a series, found by its name and one label.

@@ -24,20 +24,10 @@ TEST_F(serving_replicas_test, requests_spread_over_all_replicas) {
   shape(2, 3);
   start_group();
   faults->step_us = 200;
-  constexpr std::int32_t length = 60; // of all texts: most would end before that, and a replica might have only such
-  for (int i = 0; i < 30; ++i) {
-    texts.push_back("text number " + std::to_string(i));
-    auto next = request(texts.back(), length);
-    next.min_tokens = length;
-    submit(next);
-  }
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    ASSERT_TRUE(sinks[i]->wait()) << "no end";
-    ASSERT_FALSE(sinks[i]->failed) << sinks[i]->failed->message;
-    EXPECT_EQ(sinks[i]->choices[0].text, expected_text(texts[i], length, 0, nullptr, length));
-  }
+  submit_texts(30, 60, 60); // all of one length: a replica might have only such as end early
+  expect_texts(60, 60);
   for (int replica = 0; replica < 3; ++replica) {
-    EXPECT_GE(steps_of(replica), length) << replica;
+    EXPECT_GE(steps_of(replica), 60) << replica;
     EXPECT_EQ(group_metric("troupe_group_up", replica), 1);
   }
   EXPECT_TRUE(eventually([&] { return metric("troupe_requests_running") == 0 && server->active_requests() == 0; }));
