@@ -92,7 +92,7 @@ class w_pipe {
   // Rows are 512 bytes; pieces of 16 bytes of odd ones are moved by 64, so that lanes that read an even and an odd row together find them
   // in different banks.
   __device__ static void copy(std::uint32_t to, const T* from, bool inside) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
   }
   __device__ void aim() { first_ = first_row_of(static_cast<std::int32_t>(blockIdx.x + (k_ + j_) * gridDim.x) * 8, s_.distance); }
 
