@@ -27,7 +27,8 @@ UNITS = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "nsecond": 1, "ns"
          "%": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
-USES = (("qkv_epilogue", "q, k, v"), ("swiglu_epilogue", "gate and up"), (", float>", "head"), ("store_epilogue", "output and down"))
+USES = (("qkv_epilogue", "q, k, v"), ("swiglu_epilogue", "gate and up"), (", float>", "head"), ("logits_epilogue", "head"),
+        ("store_epilogue", "output and down"))
 
 
 def short(name):

@@ -148,13 +148,13 @@ bool gpu_runner::graph_prepares(std::int32_t rows) const {
   return timers_.empty() && watch() == nullptr && model_.fuses(batch);
 }
 
-bool gpu_runner::replay(const gpu::prepare_rows_args& rows, std::size_t slot) {
+bool gpu_runner::replay(const uploaded& at, std::size_t slot) {
   const std::lock_guard lock(graphs_guard_);
-  const auto found = graphs_.find(rows.row_count);
+  const auto found = graphs_.find(at.rows.row_count);
   if (found == graphs_.end()) return false;
   const cuda::graph& graph = found->second[slot % found->second.size()];
-  graph_prepares(rows.row_count) ? graph.launch(compute(), rows) : graph.launch(compute());
-  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(rows.row_count)[slot];
+  at.by_graph ? graph.launch(compute(), at.rows) : graph.launch(compute());
+  if (!timers_.empty()) timed_graphs_[slot] = &graph_timers_.at(at.rows.row_count)[slot];
   return true;
 }
 
@@ -281,7 +281,7 @@ void gpu_runner::run_rows(const uploaded& at, std::int32_t graph, std::size_t sl
   if (rows == 0) return;
   if (stages_) stages_->receive_rows(model_.hidden(), rows);
   if (graph > 0) mark(timer, kernel_group::layers);
-  if (graph == 0 || !replay(at.rows, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
+  if (graph == 0 || !replay(at, slot)) run_layers(at.batch, at.rows.head_count, timer, after_layer_);
   if (stages_) stages_->send_rows(model_.hidden(), rows);
 }
 
@@ -295,6 +295,7 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
   if (timer != nullptr) timer->begin();
   mark(timer, kernel_group::gathering);
   uploaded at;
+  at.by_graph = graph > 0 && graph_prepares(graph);
   bool begun = false;
   for (bool all = false; !all;) {
     uploads_.begin();
@@ -304,7 +305,7 @@ download_layout gpu_runner::run(gpu_step& step, std::size_t slot) {
     if (!std::exchange(begun, true)) begun_[slot].record(options_.asynchronous_copies ? streams_.copy_in : compute());
     settle();
     apply_changes(at);
-    if (all) prepare(step, at, graph > 0 && graph_prepares(graph));
+    if (all) prepare(step, at);
     if (!all) uploads_.used();
   }
   run_rows(at, graph, slot, timer);

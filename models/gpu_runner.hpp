@@ -66,7 +66,7 @@ class gpu_runner {
   // Rows of the graph that runs this step; 0: none does.
   std::int32_t graph_rows(const gpu_step& step) const;
   bool graph_prepares(std::int32_t rows) const;
-  bool replay(const gpu::prepare_rows_args& rows, std::size_t slot); // false: the group has ended, and its graphs with it
+  bool replay(const uploaded& at, std::size_t slot); // false: the group has ended, and its graphs with it
   void record(std::int32_t rows, kernel_timer* timer);
   void pad(gpu_step& step, std::int32_t rows) const;
   bool put_changes(const gpu_step& step, uploaded& at);
@@ -74,7 +74,7 @@ class gpu_runner {
   gpu_tiles put_tiles(const gpu_step& step, const gpu_part& rows, std::int32_t window);
   void put_parts(const gpu_step& step, gpu_batch& batch);
   void apply_changes(const uploaded& at);
-  void prepare(const gpu_step& step, const uploaded& at, bool rows_later);
+  void prepare(const gpu_step& step, const uploaded& at);
   void run_layers(const gpu_batch& batch, std::int32_t heads, kernel_timer* timer, const gpu_model::after_layer_fn& after_layer);
   void pace(std::int32_t layer);
   void sample(const fused_head& of_rows, std::int32_t first, std::int32_t count);

@@ -160,12 +160,12 @@ void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, s
 }
 
 // `rows_later`: the rows are laid out by the graph.
-void gpu_runner::prepare(const gpu_step& step, const uploaded& at, bool rows_later) {
+void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
   for (const slot_id slot : step.forgotten) gpu::clear_history(compute().handle(), slots_.history(), plan_.info.vocab_size, slot);
   if (!step.counted.empty()) {
     gpu::count_tokens(compute().handle(), at.counted, count_of(step.counted.size()), slots_.history(), plan_.info.vocab_size);
   }
-  if (!step.rows.empty() && !rows_later) gpu::prepare_rows(compute().handle(), at.rows);
+  if (!step.rows.empty() && !at.by_graph) gpu::prepare_rows(compute().handle(), at.rows);
 }
 
 } // namespace troupe

@@ -19,6 +19,7 @@ struct gpu_runner::uploaded {
   const gpu::step_item* items = nullptr;
   const gpu::counted_token* counted = nullptr;
   gpu_batch batch;
+  bool by_graph = false; // the step's graph lays its rows out itself
 };
 
 inline std::int32_t count_of(std::size_t size) { return static_cast<std::int32_t>(size); }
