@@ -20,7 +20,7 @@ struct tensor_box {
   std::array<std::uint64_t, Rank - 1> strides = {}; // elements from one to the next of the second dimension and on; multiples of 8
   std::array<std::uint32_t, Rank> box = {};         // at most 256 each; the first as wide as the swizzle
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE; // reading ahead costs streams of weights 2%: docs/gpu.md
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE; // reading ahead costs streams of weights 2%: docs/gpu-experiments.md
 };
 
 // Throws device_error when the driver refuses it.

@@ -83,7 +83,8 @@ TEST_F(upgrade_actor_test, what_fails_in_a_later_group_is_undone_in_those_before
 
 TEST_F(upgrade_actor_test, a_group_that_does_not_come_back_is_named_and_the_others_are_asked_all_the_same) {
   const lines heard = change({{}, {"", "no slot is free"}, {"it does not start", ""}});
-  EXPECT_EQ(heard.back(), "end: it does not start; replica 1: not changed back: no slot is free; the other ranks run the program of before");
+  EXPECT_EQ(heard.back(),
+            "end: it does not start; replica 1: not changed back: no slot is free; the other ranks run the program of before");
   ASSERT_EQ(heard.size(), 5U);
   EXPECT_EQ(heard[2], "replica 1: not changed back: no slot is free");
   EXPECT_EQ(heard[3], "replica 0: changed back");
