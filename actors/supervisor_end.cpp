@@ -34,8 +34,7 @@ std::string replica_prefix(const supervisor_state& s) { return s.shared->replica
 
 void move_requests_later(self_pointer self) {
   auto& s = self->state;
-  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true))
-    self->delayed_send(self, s.shared->options.move_after, group_timeout{s.generation, group_wait::move, s.losses});
+  if (s.shared->options.replicas > 1 && !std::exchange(s.moving, true)) set_timer(self, group_wait::move, s.shared->options.move_after);
 }
 
 void offer_requests(self_pointer self) {

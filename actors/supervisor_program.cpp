@@ -69,11 +69,6 @@ void change_back(self_pointer self) {
   self->send(s.core.scheduler, pause_group{s.generation});
 }
 
-void wait_for_proof(self_pointer self) {
-  const auto& s = self->state;
-  self->delayed_send(self, kProof, group_timeout{s.generation, group_wait::proof, s.losses});
-}
-
 void prove(self_pointer self) {
   auto& s = self->state;
   program_trial& change = *s.change;
@@ -86,7 +81,7 @@ void prove(self_pointer self) {
   change.ranks = ranks_on(s, change.machine); // the group may have started elsewhere
   change.now = stage::proving;
   change.steps = s.shared->health.steps(s.replica);
-  wait_for_proof(self);
+  set_timer(self, group_wait::proof, kProof);
 }
 
 } // namespace
@@ -110,7 +105,7 @@ caf::typed_response_promise<program_changed> ask_for_program(self_pointer self, 
     change_back(self);
     return answer;
   }
-  self->delayed_send(self, deadline, group_timeout{s.generation, group_wait::begin, s.losses});
+  set_timer(self, group_wait::begin, deadline);
   if (s.now == supervisor_state::phase::up) begin(self);
   return answer;
 }
@@ -194,7 +189,7 @@ void proof_is_over(self_pointer self) {
   auto& s = self->state;
   if (!s.change || s.change->now != stage::proving || s.now != supervisor_state::phase::up) return;
   const bool idle = s.shared->registry.load(s.replica) == 0;
-  if (!idle && s.shared->health.steps(s.replica) == s.change->steps) return wait_for_proof(self);
+  if (!idle && s.shared->health.steps(s.replica) == s.change->steps) return set_timer(self, group_wait::proof, kProof);
   end_change(self, {});
 }
 

@@ -20,6 +20,10 @@ namespace troupe::actors {
 
 using self_pointer = supervisor_pointer;
 
+void set_timer(supervisor_pointer self, group_wait wait, std::chrono::milliseconds delay) {
+  self->delayed_send(self, delay, group_timeout{self->state.generation, wait, self->state.losses});
+}
+
 std::string rank_name(const supervisor_state& s, std::int32_t rank) { return rank_prefix(rank, s.seats.size()); }
 
 rank_seat* find_seat(supervisor_state& s, const std::string& token) {

@@ -1,6 +1,7 @@
 // The places of a group's ranks: who is started for them, who is there, and how they are told to go. Part of the supervisor.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -11,6 +12,8 @@ namespace troupe::actors {
 
 using supervisor_pointer = actor_pointer<supervisor_actor, supervisor_state>;
 
+// A group_timeout after that time, with the generation and the losses of now.
+void set_timer(supervisor_pointer self, group_wait wait, std::chrono::milliseconds delay);
 // "rank 1: " where there are several.
 std::string rank_name(const supervisor_state& s, std::int32_t rank);
 // Null when no rank of this group was given `token`.

@@ -26,11 +26,6 @@ constexpr generation_number kStandbys = std::uint64_t{1} << 63; // their numbers
 
 bool wanted(const supervisor_state& s) { return s.shared->options.standby && s.network() && !s.shared->cluster; }
 
-void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds delay) {
-  const auto& s = self->state;
-  self->delayed_send(self, delay, group_timeout{s.generation, wait, s.losses});
-}
-
 void start_standby(self_pointer self, std::int32_t rank) {
   auto& s = self->state;
   const serving_options& o = s.shared->options;
