@@ -27,14 +27,19 @@ def undisturbed(server):
     return streams.tokens
 
 
+def strike(server, expected, pid, name):
+    """A signal to this process while all streams are under way: they end with the undisturbed tokens."""
+    streams = start(server).in_midst()
+    os.kill(pid, getattr(signal, name))
+    streams.expect(expected)
+
+
 def strike_one(server, expected, name, rank):
     """One process of the group is struck in mid-stream; the group it belongs to must have new processes throughout, the others the old ones."""
     before = server.children()
     victim = before[rank]
     begun = time.monotonic()
-    streams = start(server).in_midst()
-    os.kill(victim, getattr(signal, name))
-    streams.expect(expected)
+    strike(server, expected, victim, name)
     after = server.children()
     assert len(after) == len(before) and victim not in after, (before, after)
     print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - begun:.1f} s in all")

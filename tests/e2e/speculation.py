@@ -4,14 +4,12 @@
 usage: speculation.py TROUPE MODEL
 """
 import json
-import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
 
-from recovery import CASES, ask_all
+from recovery import CASES, start, strike, undisturbed
 from server import Server
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
@@ -53,12 +51,10 @@ def in_groups(program, model, draft):
     """The leader of a group has the draft model; the texts are the group's own without one, also when any rank is killed."""
     for shape in (["--tp", "3"], ["--pp", "2"]):
         with Server(program, model, "--max-model-len", "1024", *shape) as plain:
-            expected = ask_all(plain)
+            expected = undisturbed(plain)
         with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *shape, *draft) as server:
-            assert ask_all(server) == expected, shape
-            ranks = server.children()
-            texts = ask_all(server, lambda: os.kill(ranks[-1], signal.SIGKILL))
-            assert texts == expected, (shape, texts, expected)
+            start(server).expect(expected)
+            strike(server, expected, server.children()[-1], "SIGKILL")
             server.wait_idle()
             drafted, accepted = drafts(server)
             print(f"draft with {' '.join(shape)}: {accepted:.0f} of {drafted:.0f} drafts accepted")
@@ -68,15 +64,13 @@ def in_groups(program, model, draft):
 def main():
     program, model = sys.argv[1:]
     with Server(program, model, "--max-model-len", "1024") as plain:
-        expected = ask_all(plain)
-        assert all(expected), expected
+        expected = undisturbed(plain)
     draft = ["--speculative-method", "draft", "--speculative-draft-model", model]  # its own draft model: nearly all is accepted
     for flags in (["--speculative-method", "ngram"], draft):
         with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *flags) as server:
-            assert ask_all(server) == expected, flags
+            start(server).expect(expected)
             (child,) = server.children()
-            texts = ask_all(server, lambda: os.kill(child, signal.SIGKILL))
-            assert texts == expected, (flags, texts, expected)
+            strike(server, expected, child, "SIGKILL")
             server.wait_idle()
             drafted, accepted = drafts(server)
             print(f"{flags[1]}: {len(CASES)} texts twice as in plain decoding, {accepted:.0f} of {drafted:.0f} drafts accepted")
