@@ -11,44 +11,63 @@ import sys
 import threading
 import time
 
-import load
 from server import Server, split_flags
 
-CASES = [*load.CASES, {"prompt": "The three laws are", "temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "n": 2}]
+CASES = [
+    {"prompt": "The history of the lighthouse begins", "temperature": 0},
+    {"prompt": "Once upon a time", "temperature": 0.9, "seed": 7},
+    {"prompt": "def fibonacci(n):", "temperature": 1.2, "seed": 99, "top_p": 0.9},
+    {"prompt": "List of colours: red, green,", "temperature": 0, "repetition_penalty": 1.2},
+    {"prompt": "The three laws are", "temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "n": 2},
+]
 
 
-def start(server):
-    return load.Load(server, 48, CASES).start()
+def ask_all(server, on_first=None):
+    texts = [None] * len(CASES)
 
+    def ask(i):
+        first = on_first if i == 0 else None
+        seen = 0
 
-def undisturbed(server):
-    streams = start(server).join()
-    assert not streams.errors and all(streams.tokens), (streams.errors, streams.tokens)
-    return streams.tokens
+        def on_event(_):
+            nonlocal seen
+            seen += 1
+            if first and seen == 5:
+                first()
+            return False
 
+        events = server.stream("/v1/completions", {**CASES[i], "max_tokens": 48, "ignore_eos": True}, on_event)
+        joined = {}
+        for event in events:
+            for choice in event["choices"]:
+                joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+        texts[i] = joined
 
-def strike(server, expected, pid, name):
-    """A signal to this process while all streams are under way: they end with the undisturbed tokens."""
-    streams = start(server).in_midst()
-    os.kill(pid, getattr(signal, name))
-    streams.expect(expected)
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(CASES))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return texts
 
 
 def strike_one(server, expected, name, rank):
     """One process of the group is struck in mid-stream; the group it belongs to must have new processes throughout, the others the old ones."""
     before = server.children()
     victim = before[rank]
-    begun = time.monotonic()
-    strike(server, expected, victim, name)
+    start = time.monotonic()
+    texts = ask_all(server, lambda: os.kill(victim, getattr(signal, name)))
+    assert texts == expected, (name, texts, expected)
     after = server.children()
     assert len(after) == len(before) and victim not in after, (before, after)
-    print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - begun:.1f} s in all")
+    print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - start:.1f} s in all")
     return before, after
 
 
 def alone(program, model, flags=()):
     with Server(program, model, "--isolate-devices", "--max-model-len", "1024", *flags) as server:
-        expected = undisturbed(server)
+        expected = ask_all(server)
+        assert all(expected), expected
         for name in ("SIGKILL", "SIGSEGV"):
             strike_one(server, expected, name, 0)
         assert server.metric("troupe_device_restarts_total") == 2
@@ -61,7 +80,7 @@ def alone(program, model, flags=()):
 def in_groups(program, model, flags, ranks, replicas):
     with Server(program, model, "--isolate-devices", "--max-model-len", "1024", *flags) as server:
         assert len(server.children()) == ranks * replicas
-        expected = undisturbed(server)
+        expected = ask_all(server)
         for number, name in enumerate(("SIGKILL", "SIGSTOP")):
             before, after = strike_one(server, expected, name, ranks - 1 - number)
             assert len(set(before) & set(after)) == ranks * (replicas - 1), "the struck group alone gets new processes"

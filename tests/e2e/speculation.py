@@ -4,12 +4,14 @@
 usage: speculation.py TROUPE MODEL
 """
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 
-from recovery import CASES, start, strike, undisturbed
+from recovery import CASES, ask_all
 from server import Server
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
@@ -51,10 +53,12 @@ def in_groups(program, model, draft):
     """The leader of a group has the draft model; the texts are the group's own without one, also when any rank is killed."""
     for shape in (["--tp", "3"], ["--pp", "2"]):
         with Server(program, model, "--max-model-len", "1024", *shape) as plain:
-            expected = undisturbed(plain)
+            expected = ask_all(plain)
         with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *shape, *draft) as server:
-            start(server).expect(expected)
-            strike(server, expected, server.children()[-1], "SIGKILL")
+            assert ask_all(server) == expected, shape
+            ranks = server.children()
+            texts = ask_all(server, lambda: os.kill(ranks[-1], signal.SIGKILL))
+            assert texts == expected, (shape, texts, expected)
             server.wait_idle()
             drafted, accepted = drafts(server)
             print(f"draft with {' '.join(shape)}: {accepted:.0f} of {drafted:.0f} drafts accepted")
@@ -64,13 +68,15 @@ def in_groups(program, model, draft):
 def main():
     program, model = sys.argv[1:]
     with Server(program, model, "--max-model-len", "1024") as plain:
-        expected = undisturbed(plain)
+        expected = ask_all(plain)
+        assert all(expected), expected
     draft = ["--speculative-method", "draft", "--speculative-draft-model", model]  # its own draft model: nearly all is accepted
     for flags in (["--speculative-method", "ngram"], draft):
         with Server(program, model, "--max-model-len", "1024", "--isolate-devices", *flags) as server:
-            start(server).expect(expected)
+            assert ask_all(server) == expected, flags
             (child,) = server.children()
-            strike(server, expected, child, "SIGKILL")
+            texts = ask_all(server, lambda: os.kill(child, signal.SIGKILL))
+            assert texts == expected, (flags, texts, expected)
             server.wait_idle()
             drafted, accepted = drafts(server)
             print(f"{flags[1]}: {len(CASES)} texts twice as in plain decoding, {accepted:.0f} of {drafted:.0f} drafts accepted")
