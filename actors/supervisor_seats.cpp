@@ -20,7 +20,7 @@ namespace troupe::actors {
 
 using self_pointer = supervisor_pointer;
 
-void set_timer(supervisor_pointer self, group_wait wait, std::chrono::milliseconds delay) {
+void set_timer(self_pointer self, group_wait wait, std::chrono::milliseconds delay) {
   self->delayed_send(self, delay, group_timeout{self->state.generation, wait, self->state.losses});
 }
 

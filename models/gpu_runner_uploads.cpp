@@ -159,7 +159,6 @@ void gpu_runner::put_rows(const gpu_step& step, const download_layout& layout, s
   put_parts(step, at.batch);
 }
 
-// `rows_later`: the rows are laid out by the graph.
 void gpu_runner::prepare(const gpu_step& step, const uploaded& at) {
   for (const slot_id slot : step.forgotten) gpu::clear_history(compute().handle(), slots_.history(), plan_.info.vocab_size, slot);
   if (!step.counted.empty()) {

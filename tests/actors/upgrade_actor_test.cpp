@@ -31,19 +31,17 @@ class upgrade_actor_test : public ::testing::Test {
     serving_options options;
     options.replicas = static_cast<std::int32_t>(groups.size());
     const auto shared = std::make_shared<serving_state>(std::move(options), serving_parts{});
-    std::vector<caf::actor> supervisors;
-    std::vector<supervisor_actor> handles;
+    std::vector<supervisor_actor> supervisors;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      supervisors.push_back(system_.spawn([this, i, answers = groups[i]]() -> caf::behavior {
+      supervisors.push_back(caf::actor_cast<supervisor_actor>(system_.spawn([this, i, answers = groups[i]]() -> caf::behavior {
         return {[this, i, answers](const program_change& wanted) {
           const std::lock_guard lock(guard_);
           asked_.push_back("group " + std::to_string(i) + (wanted.undo ? ": back to " : ": to ") + std::to_string(wanted.program));
           return program_changed{wanted.undo ? answers.undo : answers.change, 7'000'000, 1};
         }};
-      }));
-      handles.push_back(caf::actor_cast<supervisor_actor>(supervisors.back()));
+      })));
     }
-    const upgrade_actor upgrade = system_.spawn(run_upgrades, shared, handles);
+    const upgrade_actor upgrade = system_.spawn(run_upgrades, shared, supervisors);
     std::vector<std::string> heard;
     caf::scoped_actor asker(system_);
     asker->send(caf::actor_cast<caf::actor>(upgrade),
@@ -54,7 +52,7 @@ class upgrade_actor_test : public ::testing::Test {
                      caf::after(10s) >> [&] { heard.emplace_back("nothing for 10 s"), ended = true; });
     }
     caf::anon_send_exit(upgrade, caf::exit_reason::user_shutdown);
-    for (const caf::actor& one : supervisors) caf::anon_send_exit(one, caf::exit_reason::user_shutdown);
+    for (const supervisor_actor& one : supervisors) caf::anon_send_exit(one, caf::exit_reason::user_shutdown);
     return heard;
   }
   std::vector<std::string> asked() {
