@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from server import Server, split_flags
+from server import Server, split_flags, wait_until
 from upgrade import upgrade
 
 STORY = "The history of the lighthouse begins in the year %d, when the keeper of the light wrote down what the sea had brought. "
@@ -71,11 +71,12 @@ def struck(server, cases, expected, name, rank=0, **how):
     return silence
 
 
-def ups(server):
-    """How often a group came up again (with its KV cache, without it)."""
+def expect_ups(server, kept, lost):
+    """Waits until groups came up again that often, with their KV cache and without it: texts may end before, on another replica."""
+    wait_until(lambda: server.text().count("up again") >= kept + lost, server.text)
     log = server.text()
-    kept = log.count("up again, with its KV cache")
-    return kept, log.count("up again") - kept
+    with_cache = log.count("up again, with its KV cache")
+    assert (with_cache, log.count("up again") - with_cache) == (kept, lost), log
 
 
 def measure(program, model, flags, count):
@@ -85,7 +86,7 @@ def measure(program, model, flags, count):
         with Server(program, model, *flags, keep) as server:
             expected, _ = ask_all(server, CASES[:1], sentences=55)
             times[keep] = [struck(server, CASES[:1], expected, "SIGKILL", sentences=55) for _ in range(count)]
-            assert ups(server) == ((count, 0) if keep == "--keep-kv" else (0, count)), server.text()
+            expect_ups(server, *((count, 0) if keep == "--keep-kv" else (0, count)))
     for keep, seconds in times.items():
         print(f"kill to the next token, {keep}: median of {count} {statistics.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})")
     assert statistics.median(times["--keep-kv"]) < statistics.median(times["--no-keep-kv"])
@@ -97,18 +98,19 @@ def strikes(program, model, flags):
         assert all(expected), expected
         for name, kept in (("SIGKILL", (1, 0)), ("SIGSTOP", (2, 0)), ("SIGSEGV", (2, 1)), ("SIGKILL", (3, 1))):
             struck(server, CASES, expected, name)
-            assert ups(server) == kept, (name, ups(server), server.text())
+            expect_ups(server, *kept)
         assert "kept, but not its content: the device failed" in server.text()
         said = []
         texts, _ = ask_all(server, CASES, lambda: said.append(upgrade(program, server, "--program", program)))
         assert texts == expected and said[0][0] == 0, (said, texts, expected)
-        assert ups(server) == (4, 1), server.text()
-        os.kill(server.children("keeper")[0], signal.SIGKILL)  # who comes next finds nothing, and leaves its own with the new keeper
-        time.sleep(2.2)
+        expect_ups(server, 4, 1)
+        (keeper,) = server.children("keeper")
+        os.kill(keeper, signal.SIGKILL)  # who comes next finds nothing, and leaves its own with the new keeper
+        server.other_keeper(keeper)
         struck(server, CASES, expected, "SIGKILL")
-        assert ups(server) == (4, 2), server.text()
+        expect_ups(server, 4, 2)
         struck(server, CASES, expected, "SIGKILL")
-        assert ups(server) == (5, 2), server.text()
+        expect_ups(server, 5, 2)
         assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
         server.wait_idle()
 
@@ -116,15 +118,14 @@ def strikes(program, model, flags):
 def in_groups(program, model, flags):
     with Server(program, model, *flags, "--keep-kv", "--tp", "3", "--dp", "2") as server:
         expected, _ = ask_all(server, CASES)
-        for rank in (0, 4):
+        for kills, rank in enumerate((0, 4), 1):
             struck(server, CASES, expected, "SIGKILL", rank)
-        kept, lost = ups(server)
-        assert kept == 2 and lost == 0, server.text()
+            expect_ups(server, kills, 0)
         server.wait_idle()
     with Server(program, model, *flags, "--keep-kv", "--pp", "2", "--speculative-method", "ngram") as server:
         expected, _ = ask_all(server, CASES)
         struck(server, CASES, expected, "SIGKILL", 1, after=3)  # an event may hold several tokens
-        assert ups(server) == (1, 0), server.text()
+        expect_ups(server, 1, 0)
 
 
 def main():

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from cluster import Cluster, Node
-from server import Server, all_children_of
+from server import Server, all_children_of, wait_until
 from upgrade import upgrade, write_program
 
 WARM_UP = 3  # rounds after which everything that is made once is there
@@ -89,13 +89,6 @@ def over_rounds(what, rounds, holders, act):
         one.expect_no_more(f"{what}, {rounds} times")
 
 
-def wait_up(server, seconds=60):
-    deadline = time.monotonic() + seconds
-    while server.metric("troupe_group_up") != 1:
-        assert time.monotonic() < deadline, server.text()[-3000:]
-        time.sleep(0.01)
-
-
 def nodes_come_and_go(program, model, rounds):
     """The group stays at the head; a node without ranks leaves, or is killed."""
     with Cluster(program, model) as server:
@@ -103,12 +96,8 @@ def nodes_come_and_go(program, model, rounds):
         def act(number):
             node = Node(program, server.address(), name="a")
             node.wait_for("joined as a")
-            seen = len(server.text())
             node.stop(signal.SIGKILL if number % 2 else signal.SIGTERM)
-            deadline = time.monotonic() + 30
-            while server.metric("troupe_nodes") != 0:
-                assert time.monotonic() < deadline, server.text()[seen:]
-                time.sleep(0.01)
+            server.wait_metric("troupe_nodes", 0)
 
         over_rounds("a node came and went", rounds, lambda: [Holdings("head", server.process.pid)], act)
         assert server.post("/v1/completions", REQUEST)[0] == 200
@@ -123,7 +112,7 @@ def ranks_are_killed(program, model, rounds):
             seen = len(server.text())
             os.kill(rank, signal.SIGKILL)
             server.wait_text("up again", since=seen)
-            wait_up(server)
+            server.wait_metric("troupe_group_up", 1, seconds=60)
             assert server.post("/v1/completions", REQUEST)[0] == 200
 
         over_rounds("a node's rank was killed", rounds, lambda: [Holdings("head", server.process.pid), Holdings("node", node.process.pid)], act)
@@ -168,7 +157,7 @@ def nodes_are_frozen(program, model, rounds):
             server.wait_text("node a lost", since=seen)
             node.process.send_signal(signal.SIGCONT)
             node.wait_for("joined as a", since=joined)
-            wait_up(server)
+            server.wait_metric("troupe_group_up", 1, seconds=60)
             assert server.post("/v1/completions", REQUEST)[0] == 200
 
         over_rounds("a node was frozen", rounds, lambda: [Holdings("head", server.process.pid), Holdings("node", node.process.pid)], act)
@@ -200,10 +189,7 @@ def main():
     workers_are_killed(program, model, rounds)
     programs_are_tried(program, model, max(3, rounds // 3))
     nodes_are_frozen(program, model, max(1, rounds // 5))
-    deadline = time.monotonic() + 10
-    while left := descendants():
-        assert time.monotonic() < deadline, f"processes are left: {left}"
-        time.sleep(0.1)
+    wait_until(lambda: not descendants(), lambda: f"processes are left: {descendants()}", 10)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from server import Server, split_flags
+from server import Server, split_flags, wait_until
 
 CASES = [
     {"prompt": "The history of the lighthouse begins", "temperature": 0},
@@ -55,12 +55,14 @@ def strike_one(server, expected, name, rank):
     """One process of the group is struck in mid-stream; the group it belongs to must have new processes throughout, the others the old ones."""
     before = server.children()
     victim = before[rank]
-    start = time.monotonic()
+    start, seen = time.monotonic(), len(server.text())
     texts = ask_all(server, lambda: os.kill(victim, getattr(signal, name)))
     assert texts == expected, (name, texts, expected)
+    took = time.monotonic() - start
+    server.wait_text("up again", since=seen)  # the texts may have ended before, on another replica
     after = server.children()
     assert len(after) == len(before) and victim not in after, (before, after)
-    print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {time.monotonic() - start:.1f} s in all")
+    print(f"{name} of one of {len(before)}: {len(CASES)} requests ended with the undisturbed text, {took:.1f} s in all")
     return before, after
 
 
@@ -73,8 +75,7 @@ def alone(program, model, flags=()):
         assert server.metric("troupe_device_restarts_total") == 2
         server.wait_idle()
         children = server.children()
-    time.sleep(0.2)
-    assert not [c for c in children if os.path.exists(f"/proc/{c}")], "a device process outlived its parent"
+    wait_until(lambda: not [c for c in children if os.path.exists(f"/proc/{c}")], lambda: "a device process outlived its parent", 5)
 
 
 def in_groups(program, model, flags, ranks, replicas):
@@ -85,7 +86,7 @@ def in_groups(program, model, flags, ranks, replicas):
             before, after = strike_one(server, expected, name, ranks - 1 - number)
             assert len(set(before) & set(after)) == ranks * (replicas - 1), "the struck group alone gets new processes"
         assert server.metric("troupe_group_restarts_total") == 2
-        assert server.metric("troupe_group_up") == replicas
+        server.wait_metric("troupe_group_up", replicas)
         assert server.metric("troupe_requests_total", 'outcome="failed"') == 0
         server.wait_idle()
 

@@ -31,6 +31,14 @@ def wait_for_text(path, pattern, seconds=60, since=0):
         time.sleep(0.003)
 
 
+def wait_until(done, said, seconds=30):
+    """Until `done()`; after too long it fails with what `said()` returns."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
 class Watch:
     """Looks out for a line in a server's log from now on, on a thread of its own."""
 
@@ -176,6 +184,14 @@ class Server:
                 total += float(match.group(2))
         return total
 
+    def wait_metric(self, name, value, labels="", seconds=30):
+        """Counts may be told a second late."""
+
+        def said():
+            return f"{name} is {self.metric(name, labels)}, not {value}, in\n{self.text()}"
+
+        wait_until(lambda: self.metric(name, labels) == value, said, seconds)
+
     def rss_bytes(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
@@ -183,12 +199,19 @@ class Server:
     def children(self, command="worker"):
         return children_of(self.process.pid, command)
 
+    def other_keeper(self, than):
+        """The keeper, once it is another one."""
+        wait_until(lambda: self.children("keeper") not in ([], [than]), self.text)
+        (keeper,) = self.children("keeper")
+        return keeper
+
     def wait_idle(self, seconds=30):
         """Until nothing runs or waits and every KV block is free or cached."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            busy = self.metric("troupe_requests_running") + self.metric("troupe_requests_waiting") + self.metric("troupe_kv_blocks", 'state="used"')
-            if busy == 0:
-                return
-            time.sleep(0.1)
-        raise AssertionError("not idle: " + "\n".join(l for l in self.get("/metrics")[1].splitlines() if "troupe_kv" in l or "troupe_requests" in l))
+
+        def busy():
+            return self.metric("troupe_requests_running") + self.metric("troupe_requests_waiting") + self.metric("troupe_kv_blocks", 'state="used"')
+
+        def said():
+            return "not idle: " + "\n".join(l for l in self.get("/metrics")[1].splitlines() if "troupe_kv" in l or "troupe_requests" in l)
+
+        wait_until(lambda: busy() == 0, said, seconds)

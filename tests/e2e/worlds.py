@@ -10,7 +10,7 @@ import time
 from cluster import Cluster, Node
 from faults import NODE_FAULTS, OUT_OF_MEMORY, RANK_FAULTS, send_all
 from netns import Network, certify
-from server import Server, children_of
+from server import Server, children_of, wait_until
 
 FLAGS = ["--max-model-len", "1024", "--max-device-restarts", "1000"]
 
@@ -73,10 +73,7 @@ class LocalWorld:
 
     def settle(self, seconds=60):
         """Until all groups are up, and all machines are there."""
-        deadline = time.monotonic() + seconds
-        while not self.is_whole():
-            assert time.monotonic() < deadline, f"not whole again within {seconds} s\n" + self.describe()
-            time.sleep(0.05)
+        wait_until(self.is_whole, lambda: f"not whole again within {seconds} s\n" + self.describe(), seconds)
         self.server.wait_idle()
 
     def describe(self):
