@@ -11,6 +11,7 @@
 #include "apps/bench/ablation.hpp"
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
+#include "apps/executor_factory.hpp"
 #include "apps/tracing.hpp"
 
 namespace troupe::apps {

@@ -13,6 +13,8 @@
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
 #include "apps/engine.hpp"
+#include "apps/executor_factory.hpp"
+#include "apps/model_source.hpp"
 #include "apps/serving_probe.hpp"
 
 namespace troupe::apps {

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "apps/device_choice.hpp"
+#include "apps/engine.hpp"
 
 #ifdef TROUPE_HAVE_CUDA
 #include "device/cuda/device_info.hpp"

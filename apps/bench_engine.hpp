@@ -7,7 +7,7 @@
 
 #include "apps/bench/machine.hpp"
 #include "apps/bench/model_cost.hpp"
-#include "apps/engine.hpp"
+#include "apps/model_source.hpp"
 
 namespace CLI {
 class App;

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "apps/device_choice.hpp"
-#include "apps/engine.hpp"
+#include "apps/executor_factory.hpp"
 #include "apps/groups/links.hpp"
 #include "core/json.hpp"
 

@@ -14,6 +14,7 @@
 #include "apps/bench/text.hpp"
 #include "apps/bench_engine.hpp"
 #include "apps/commands.hpp"
+#include "apps/engine.hpp"
 #include "apps/load_flags.hpp"
 #include "apps/tracing.hpp"
 #include "models/gpu_executor.hpp"

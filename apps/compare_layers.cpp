@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "apps/device_choice.hpp"
-#include "apps/engine.hpp"
+#include "apps/model_source.hpp"
 #include "core/error.hpp"
 
 #ifdef TROUPE_HAVE_CUDA

@@ -177,6 +177,14 @@ engine_options parse_arguments(std::vector<std::string> arguments) {
   return o;
 }
 
+dtype parse_type(const std::string& name) {
+  if (name == "f32") return dtype::f32;
+  if (name == "f16") return dtype::f16;
+  if (name == "q8_0") return dtype::q8_0;
+  if (name == "q4_0") return dtype::q4_0;
+  return dtype::bf16;
+}
+
 std::size_t parse_bytes(const std::string& text, const std::string& flag) {
   constexpr std::array<std::pair<const char*, unsigned>, 5> units = {{{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}}};
   std::size_t number = 0;

@@ -84,6 +84,9 @@ std::vector<std::string> to_arguments(const engine_options& options);
 // The reverse. Throws std::invalid_argument: what is wrong with which flag.
 engine_options parse_arguments(std::vector<std::string> arguments);
 
+// The type that a flag names, which has been checked.
+dtype parse_type(const std::string& name);
+
 // "1GiB" -> bytes. Throws std::invalid_argument naming `flag`.
 std::size_t parse_bytes(const std::string& text, const std::string& flag);
 

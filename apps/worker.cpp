@@ -10,8 +10,9 @@
 
 #include "actors/serving.hpp"
 #include "apps/commands.hpp"
-#include "apps/engine.hpp"
+#include "apps/executor_factory.hpp"
 #include "apps/keeper_line.hpp"
+#include "apps/model_source.hpp"
 #include "core/clock.hpp"
 #include "core/process_clock.hpp"
 
