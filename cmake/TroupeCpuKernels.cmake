@@ -1,3 +1,6 @@
+# Nobody asks which floating-point exceptions a kernel raised, and a compiler that must keep them does not make vectors of an if.
+file(GLOB cpu_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/kernels/*_cpu.cpp")
+set_property(SOURCE ${cpu_sources} APPEND PROPERTY COMPILE_OPTIONS -fno-trapping-math)
 # Instruction sets of the linear kernels, one file each; the program picks at run time. No other file gets such flags.
 # Contraction would let the compiler round differently in two copies of one kernel, and a row's result must not depend on its batch.
 file(GLOB linear_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/kernels/linear/*.cpp")

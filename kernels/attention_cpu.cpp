@@ -14,8 +14,6 @@
 namespace troupe::cpu {
 namespace {
 
-using simd::f32x16;
-
 constexpr std::int64_t tile = 64;      // positions
 constexpr std::int64_t unit_rows = 96; // rows x heads of one unit, about
 constexpr std::int64_t lanes = simd::lanes;
@@ -71,16 +69,17 @@ void gather(const kv_layer_view& kv, const block_id* blocks, std::int32_t head, 
   }
 }
 
-// scores[r][p] = query[r] . keys[.][p] for Rows rows and 32 positions from `at` on: one chain of additions per score, over dimensions.
+// scores[r][p] = query[r] . keys[.][p] for Rows rows and the positions of two vectors from `at` on: one chain of additions per score, over
+// dimensions, so that it does not matter how many a vector has. Six rows fill the 16 registers that most machines have.
 // Here the compiler may fuse a multiplication and its addition. It must do so for every count of rows or for none, or a row would depend on
 // its neighbours: all counts are the same expression over whole vectors, and the tests compare a row alone and among others bit for bit.
-template <int Rows>
+template <class V, int Rows>
 TROUPE_INLINE void dot_rows(const scratch& s, std::int64_t row, std::int64_t at) {
   const float* query = s.query + row * s.head_dim;
   const float* keys = s.keys + at;
-  f32x16 low[Rows] = {}, high[Rows] = {};
+  V low[Rows] = {}, high[Rows] = {};
   for (std::int64_t d = 0; d < s.head_dim; ++d) {
-    const f32x16 k0 = simd::load(keys + d * tile), k1 = simd::load(keys + d * tile + lanes);
+    const V k0 = simd::load<V>(keys + d * tile), k1 = simd::load<V>(keys + d * tile + simd::width<V>);
     for (int r = 0; r < Rows; ++r) {
       low[r] += k0 * query[r * s.head_dim + d];
       high[r] += k1 * query[r * s.head_dim + d];
@@ -88,22 +87,25 @@ TROUPE_INLINE void dot_rows(const scratch& s, std::int64_t row, std::int64_t at)
   }
   for (int r = 0; r < Rows; ++r) {
     simd::store(s.scores + (row + r) * tile + at, low[r]);
-    simd::store(s.scores + (row + r) * tile + at + lanes, high[r]);
+    simd::store(s.scores + (row + r) * tile + at + simd::width<V>, high[r]);
   }
 }
 
 // Rows first_row .. first_row + count - 1, at least as far as `positions`.
-TROUPE_CLONES void dot_group(const scratch& s, std::int64_t first_row, std::int64_t count, std::int64_t positions) {
-  for (std::int64_t at = 0; at < positions; at += 2 * lanes) {
+template <class V>
+TROUPE_INLINE void dot_group_of(const scratch& s, std::int64_t first_row, std::int64_t count, std::int64_t positions) {
+  for (std::int64_t at = 0; at < positions; at += 2 * simd::width<V>) {
     if (count == 6) {
-      dot_rows<6>(s, first_row, at);
+      dot_rows<V, 6>(s, first_row, at);
     } else if (count == 3) {
-      dot_rows<3>(s, first_row, at);
+      dot_rows<V, 3>(s, first_row, at);
     } else {
-      dot_rows<1>(s, first_row, at);
+      dot_rows<V, 1>(s, first_row, at);
     }
   }
 }
+TROUPE_PER_CPU(void, dot_group, (const scratch& s, std::int64_t first_row, std::int64_t count, std::int64_t positions), dot_group_of,
+               (s, first_row, count, positions))
 
 static_assert(tile == 4 * lanes);
 TROUPE_INLINE float larger(float a, float b) { return a > b ? a : b; } // b where a is NaN
@@ -114,7 +116,8 @@ struct range {
 
 // Scores of the positions that each of `count` (at most 6) rows sees become weights; maximum, sum and output move on. Pass by pass
 // over all rows, so that one row's waits are filled with the next row's work.
-TROUPE_CLONES void soften_group(const scratch& s, std::int64_t first_row, std::int64_t count, const range* seen) {
+template <class V>
+TROUPE_INLINE void soften_group_of(const scratch& s, std::int64_t first_row, std::int64_t count, const range* seen) {
   float tops[6][lanes], now[6], shrink[6];
   for (std::int64_t r = 0; r < count; ++r) {
     float* scores = s.scores + (first_row + r) * tile;
@@ -138,58 +141,74 @@ TROUPE_CLONES void soften_group(const scratch& s, std::int64_t first_row, std::i
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const float* weights = s.scores + (first_row + r) * tile;
-    f32x16 total{};
-    for (std::int64_t i = 0; i < tile; i += lanes) total += simd::load(weights + i);
     float* sum = s.sum + (first_row + r) * lanes;
-    simd::store(sum, simd::load(sum) * shrink[r] + total);
+    for (std::int64_t l = 0; l < lanes; l += simd::width<V>) {
+      V total{};
+      for (std::int64_t i = l; i < tile; i += lanes) total += simd::load<V>(weights + i);
+      simd::store(sum + l, simd::load<V>(sum + l) * shrink[r] + total);
+    }
     float* output = s.output + (first_row + r) * s.width;
-    for (std::int64_t i = 0; i < s.width; i += lanes) simd::store(output + i, simd::load(output + i) * shrink[r]);
+    for (std::int64_t i = 0; i < s.width; i += simd::width<V>) simd::store(output + i, simd::load<V>(output + i) * shrink[r]);
   }
 }
+TROUPE_PER_CPU(void, soften_group, (const scratch& s, std::int64_t first_row, std::int64_t count, const range* seen), soften_group_of,
+               (s, first_row, count, seen))
 
 // output[r] += sum over p in low .. high-1, in order, of weights[r][p] values[p] for Rows rows and Vectors vectors from column `at` on.
-template <int Rows, int Vectors>
+template <class V, int Rows, int Vectors>
 TROUPE_INLINE void mix_rows(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high, std::int64_t at) {
-  f32x16 sums[Rows][Vectors];
+  constexpr std::int64_t width = simd::width<V>;
+  V sums[Rows][Vectors];
   for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Vectors; ++v) sums[r][v] = simd::load(s.output + (row + r) * s.width + at + v * lanes);
+    for (int v = 0; v < Vectors; ++v) sums[r][v] = simd::load<V>(s.output + (row + r) * s.width + at + v * width);
   }
   for (std::int64_t p = low; p < high; ++p) {
     for (int v = 0; v < Vectors; ++v) {
-      const f32x16 value = simd::load(s.values + p * s.width + at + v * lanes);
+      const V value = simd::load<V>(s.values + p * s.width + at + v * width);
       for (int r = 0; r < Rows; ++r) sums[r][v] += value * s.scores[(row + r) * tile + p];
     }
   }
   for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Vectors; ++v) simd::store(s.output + (row + r) * s.width + at + v * lanes, sums[r][v]);
+    for (int v = 0; v < Vectors; ++v) simd::store(s.output + (row + r) * s.width + at + v * width, sums[r][v]);
   }
 }
 
-template <int Rows>
+template <class V, int Rows>
 TROUPE_INLINE void mix_columns(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) {
+  constexpr std::int64_t width = simd::width<V>;
   std::int64_t at = 0;
-  for (; at + 2 * lanes <= s.width; at += 2 * lanes) mix_rows<Rows, 2>(s, row, low, high, at);
-  for (; at < s.width; at += lanes) mix_rows<Rows, 1>(s, row, low, high, at);
+  for (; at + 2 * width <= s.width; at += 2 * width) mix_rows<V, Rows, 2>(s, row, low, high, at);
+  for (; at < s.width; at += width) mix_rows<V, Rows, 1>(s, row, low, high, at);
 }
 
-TROUPE_CLONES void mix_6(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) { mix_columns<6>(s, row, low, high); }
-TROUPE_CLONES void mix_3(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) { mix_columns<3>(s, row, low, high); }
-TROUPE_CLONES void mix_1(const scratch& s, std::int64_t row, std::int64_t low, std::int64_t high) { mix_columns<1>(s, row, low, high); }
+// `count` rows: 6, 3 or 1.
+template <class V>
+TROUPE_INLINE void mix_of(const scratch& s, std::int64_t row, std::int64_t count, std::int64_t low, std::int64_t high) {
+  if (count == 6) {
+    mix_columns<V, 6>(s, row, low, high);
+  } else if (count == 3) {
+    mix_columns<V, 3>(s, row, low, high);
+  } else {
+    mix_columns<V, 1>(s, row, low, high);
+  }
+}
+TROUPE_PER_CPU(void, mix, (const scratch& s, std::int64_t row, std::int64_t count, std::int64_t low, std::int64_t high), mix_of,
+               (s, row, count, low, high))
 
 // `count` rows together where all of them see a position, one by one before and behind.
 void mix_group(const scratch& s, std::int64_t row, std::int64_t count, const range* seen) {
   range common = seen[0];
   for (std::int64_t r = 1; r < count; ++r) common = {std::max(common.low, seen[r].low), std::min(common.high, seen[r].high)};
   if (common.low >= common.high || count == 1) {
-    for (std::int64_t r = 0; r < count; ++r) mix_1(s, row + r, seen[r].low, seen[r].high);
+    for (std::int64_t r = 0; r < count; ++r) mix(s, row + r, 1, seen[r].low, seen[r].high);
     return;
   }
   for (std::int64_t r = 0; r < count; ++r) {
-    if (seen[r].low < common.low) mix_1(s, row + r, seen[r].low, common.low);
+    if (seen[r].low < common.low) mix(s, row + r, 1, seen[r].low, common.low);
   }
-  (count == 6 ? mix_6 : mix_3)(s, row, common.low, common.high);
+  mix(s, row, count, common.low, common.high);
   for (std::int64_t r = 0; r < count; ++r) {
-    if (seen[r].high > common.high) mix_1(s, row + r, common.high, seen[r].high);
+    if (seen[r].high > common.high) mix(s, row + r, 1, common.high, seen[r].high);
   }
 }
 
@@ -223,7 +242,9 @@ void store_outputs(const attention_args& args, const attention_span& span, const
   for (std::int64_t row = 0; row < unit.rows; ++row, target += args.output_stride) {
     for (std::int64_t head = 0; head < group; ++head) {
       const std::int64_t from = row * group + head;
-      const float share = 1.0F / simd::sum(simd::load(s.sum + from * lanes));
+      float parts[lanes];
+      std::copy_n(s.sum + from * lanes, lanes, parts);
+      const float share = 1.0F / simd::sum(parts);
       for (std::int64_t d = 0; d < s.head_dim; ++d) target[head * s.head_dim + d] = s.output[from * s.width + d] * share;
     }
   }

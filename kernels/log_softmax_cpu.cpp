@@ -22,8 +22,10 @@ TROUPE_CLONES float sum_exp(const float* x, std::int64_t n, float top) {
   float weight[stretch + simd::lanes];
   for (std::int64_t i = 0; i < n; ++i) weight[i] = simd::exp(x[i] - top);
   for (std::int64_t i = n; i < n + simd::lanes; ++i) weight[i] = 0;
-  simd::f32x16 total{};
-  for (std::int64_t i = 0; i < n; i += simd::lanes) total += simd::load(weight + i);
+  float total[simd::lanes] = {};
+  for (std::int64_t i = 0; i < n; i += simd::lanes) {
+    for (std::int64_t l = 0; l < simd::lanes; ++l) total[l] += weight[i + l];
+  }
   return simd::sum(total);
 }
 

@@ -8,18 +8,24 @@ namespace troupe::cpu {
 namespace {
 
 // Sum of squares over 32 interleaved lanes, then a fixed tree, then the tail in order.
-TROUPE_CLONES float sum_of_squares(const float* x, std::int64_t n) {
-  simd::f32x16 even{}, odd{};
+template <class V>
+TROUPE_INLINE float sum_of_squares_of(const float* x, std::int64_t n) {
+  constexpr std::int64_t vectors = 2 * simd::lanes / simd::width<V>;
+  V sums[vectors] = {};
   std::int64_t i = 0;
   for (; i + 2 * simd::lanes <= n; i += 2 * simd::lanes) {
-    const simd::f32x16 a = simd::load(x + i), b = simd::load(x + i + simd::lanes);
-    even += a * a;
-    odd += b * b;
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      const V a = simd::load<V>(x + i + v * simd::width<V>);
+      sums[v] += a * a;
+    }
   }
-  float total = simd::sum(even + odd);
+  float part[simd::lanes];
+  for (std::int64_t v = 0; v < vectors / 2; ++v) simd::store(part + v * simd::width<V>, sums[v] + sums[v + vectors / 2]);
+  float total = simd::sum(part);
   for (; i < n; ++i) total += x[i] * x[i];
   return total;
 }
+TROUPE_PER_CPU(float, sum_of_squares, (const float* x, std::int64_t n), sum_of_squares_of, (x, n))
 
 TROUPE_CLONES void scale_by(const float* x, const float* weight, float scale, std::int64_t n, float* y) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];

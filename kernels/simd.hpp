@@ -1,6 +1,7 @@
-// What the CPU kernels share. Private to .cpp files. TROUPE_CLONES compiles a hot function once per instruction set and picks at load
-// time. Inside, arithmetic on f32x16 becomes whatever the machine has (one AVX-512 register, two AVX2, four SSE or NEON); comparisons
-// are written as plain loops, which the compiler turns into vectors by itself, because GCC takes comparisons of vectors apart in clones.
+// What the CPU kernels share. Private to .cpp files. A hot function is compiled once per instruction set, and the machine's picked at load
+// time. TROUPE_CLONES does so with plain loops, which the compiler turns into vectors by itself. Where sums must stay in registers,
+// TROUPE_PER_CPU makes one version for each width of registers out of a template over the vector type: wider vectors than the machine's
+// would go through memory, element by element.
 #pragma once
 
 #include <bit>
@@ -11,8 +12,15 @@
 // Sanitizers instrument the resolver of a multi-versioned function, which runs before they are set up: one version there.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TROUPE_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+// `result` name`parameters` { return body<V>`arguments`; }
+#define TROUPE_PER_CPU(result, name, parameters, body, arguments)                                          \
+  __attribute__((target("default"))) result name parameters { return body<simd::f32x4> arguments; }        \
+  __attribute__((target("arch=x86-64-v3"))) result name parameters { return body<simd::f32x8> arguments; } \
+  __attribute__((target("arch=x86-64-v4"))) result name parameters { return body<simd::f32x16> arguments; }
 #else
 #define TROUPE_CLONES
+#define TROUPE_PER_CPU(result, name, parameters, body, arguments) \
+  result name parameters { return body<simd::f32x4> arguments; }
 #endif
 #define TROUPE_INLINE [[gnu::always_inline]] inline
 
@@ -22,22 +30,29 @@
 
 namespace troupe::cpu::simd {
 
-inline constexpr std::int64_t lanes = 16;
-typedef float f32x16 __attribute__((vector_size(64)));
+inline constexpr std::int64_t lanes = 16;              // that sums are kept in, whatever the vectors
+typedef float f32x4 __attribute__((vector_size(16)));  // SSE, NEON
+typedef float f32x8 __attribute__((vector_size(32)));  // AVX2
+typedef float f32x16 __attribute__((vector_size(64))); // AVX-512
+template <class V>
+inline constexpr std::int64_t width = sizeof(V) / sizeof(float);
 
-TROUPE_INLINE f32x16 load(const float* from) {
-  f32x16 v;
+template <class V>
+TROUPE_INLINE V load(const float* from) {
+  V v;
   std::memcpy(&v, from, sizeof v);
   return v;
 }
 
-TROUPE_INLINE void store(float* to, const f32x16& v) { std::memcpy(to, &v, sizeof v); }
-
+template <class V>
+TROUPE_INLINE void store(float* to, const V& v) {
+  std::memcpy(to, &v, sizeof v);
+}
 
 // Lanes added as a fixed tree: 8 apart, then 4, 2, 1.
-TROUPE_INLINE float sum(const f32x16& v) {
+TROUPE_INLINE float sum(const float (&of)[lanes]) {
   float part[lanes];
-  store(part, v);
+  for (int i = 0; i < lanes; ++i) part[i] = of[i];
   for (int i = 0; i < 8; ++i) part[i] += part[i + 8];
   for (int i = 0; i < 4; ++i) part[i] += part[i + 4];
   return (part[0] + part[2]) + (part[1] + part[3]);

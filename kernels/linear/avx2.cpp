@@ -99,6 +99,8 @@ struct avx2 {
       const vi products =
           Bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights)) : _mm256_maddubs_epi16(weights, x);
       narrow = K % fit == 0 ? products : _mm256_add_epi16(narrow, products);
+      if constexpr (fit >= 4)
+        asm volatile("" : "+x"(narrow)); // one after the other, or the compiler has 32 of these wait in memory for 16 registers
       if constexpr (K % fit == fit - 1) sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
     }
     vi finish() const { return sum; } // groups have 8 vectors (6 bits: 4), a multiple of `fit`
