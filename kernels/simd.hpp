@@ -1,4 +1,4 @@
-// What the CPU kernels share. Private to .cpp files. A hot function is compiled once per instruction set, and the machine's picked at load
+// What the CPU kernels share. Private to .cpp files. A hot function is compiled once per instruction set, and picked for the machine at load
 // time. TROUPE_CLONES does so with plain loops, which the compiler turns into vectors by itself. Where sums must stay in registers,
 // TROUPE_PER_CPU makes one version for each width of registers out of a template over the vector type: wider vectors than the machine's
 // would go through memory, element by element.
