@@ -42,7 +42,7 @@ constexpr std::size_t most_host_dummy_bytes = std::size_t{256} << 20; // of weig
 
 std::optional<dtype> cache_type(const engine_options& o) {
   if (o.kv_cache_dtype == "auto") return std::nullopt;
-  return o.kv_cache_dtype == "bf16" ? dtype::bf16 : o.kv_cache_dtype == "f16" ? dtype::f16 : dtype::f32;
+  return parse_type(o.kv_cache_dtype);
 }
 
 #endif
@@ -54,7 +54,7 @@ std::optional<dtype> cache_type(const engine_options& o) {
 gpu_executor_options gpu_options(std::int32_t device, const engine_options& o, std::int32_t tokenizer_vocab) {
   gpu_executor_options g;
   g.device = device;
-  if (o.dtype != "auto") g.type = o.dtype == "f16" ? dtype::f16 : dtype::bf16;
+  if (o.dtype != "auto") g.type = parse_type(o.dtype);
   const std::optional<dtype> cache = cache_type(o);
   if (cache && g.type && *cache != *g.type) {
     throw load_error("--kv-cache-dtype " + o.kv_cache_dtype + ": on a GPU the cache is of the type of --dtype, which is " + o.dtype);

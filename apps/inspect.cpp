@@ -8,6 +8,7 @@
 #include <string>
 
 #include "apps/commands.hpp"
+#include "apps/engine_options.hpp"
 #include "core/json.hpp"
 #include "models/checkpoint.hpp"
 
@@ -23,8 +24,7 @@ struct options {
 };
 
 int inspect(options& o) {
-  if (o.kv_type == "f32") o.shown.kv_type = dtype::f32;
-  if (o.kv_type == "bf16") o.shown.kv_type = dtype::bf16;
+  o.shown.kv_type = parse_type(o.kv_type);
   const auto source = open_checkpoint(o.model);
   const std::string text =
       o.as_json ? json::dump(describe_checkpoint_json(*source, o.shown)) + "\n" : describe_checkpoint(*source, o.shown);

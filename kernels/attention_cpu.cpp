@@ -242,9 +242,7 @@ void store_outputs(const attention_args& args, const attention_span& span, const
   for (std::int64_t row = 0; row < unit.rows; ++row, target += args.output_stride) {
     for (std::int64_t head = 0; head < group; ++head) {
       const std::int64_t from = row * group + head;
-      float parts[lanes];
-      std::copy_n(s.sum + from * lanes, lanes, parts);
-      const float share = 1.0F / simd::sum(parts);
+      const float share = 1.0F / simd::sum(s.sum + from * lanes);
       for (std::int64_t d = 0; d < s.head_dim; ++d) target[head * s.head_dim + d] = s.output[from * s.width + d] * share;
     }
   }

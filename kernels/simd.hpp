@@ -1,5 +1,5 @@
-// What the CPU kernels share. Private to .cpp files. A hot function is compiled once per instruction set, and picked for the machine at load
-// time. TROUPE_CLONES does so with plain loops, which the compiler turns into vectors by itself. Where sums must stay in registers,
+// What the CPU kernels share. Private to .cpp files. A hot function is compiled once per instruction set, and picked for the machine at
+// load time. TROUPE_CLONES does so with plain loops, which the compiler turns into vectors by itself. Where sums must stay in registers,
 // TROUPE_PER_CPU makes one version for each width of registers out of a template over the vector type: wider vectors than the machine's
 // would go through memory, element by element.
 #pragma once
@@ -49,8 +49,8 @@ TROUPE_INLINE void store(float* to, const V& v) {
   std::memcpy(to, &v, sizeof v);
 }
 
-// Lanes added as a fixed tree: 8 apart, then 4, 2, 1.
-TROUPE_INLINE float sum(const float (&of)[lanes]) {
+// of[0 .. lanes) added as a fixed tree: 8 apart, then 4, 2, 1.
+TROUPE_INLINE float sum(const float* of) {
   float part[lanes];
   for (int i = 0; i < lanes; ++i) part[i] = of[i];
   for (int i = 0; i < 8; ++i) part[i] += part[i + 8];

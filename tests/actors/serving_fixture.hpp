@@ -16,23 +16,11 @@
 #include "actors/serving.hpp"
 #include "tests/actors/fake_device.hpp"
 #include "tests/actors/fake_tokenizer.hpp"
+#include "tests/eventually.hpp"
 
 namespace troupe::test {
 
 using namespace std::chrono_literals;
-
-// Everything here ends within this, or the test fails; generous because sanitizer builds on busy machines are slow.
-constexpr auto kPatience = 60s;
-
-template <class F>
-bool eventually(F holds, std::chrono::milliseconds limit = kPatience) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
 
 class recording_sink final : public token_sink {
  public:

@@ -69,11 +69,15 @@ class Holdings:
         self.kinds = kinds_of_files(self.pid)
 
     def expect_no_more(self, what):
-        deadline = time.monotonic() + 10  # a handshake or a linger may take its time
-        while any(value > self.before[key] for key, value in self.now().items()):
+
+        def no_more():
+            return all(value <= self.before[key] for key, value in self.now().items())
+
+        def said():
             more = kinds_of_files(self.pid) - self.kinds
-            assert time.monotonic() < deadline, f"{what}: {self.name} had {self.before}, now {self.now()}, more of {dict(more)}"
-            time.sleep(0.05)
+            return f"{what}: {self.name} had {self.before}, now {self.now()}, more of {dict(more)}"
+
+        wait_until(no_more, said, 10)  # a handshake or a linger may take its time
         print(f"{what}: {self.name} had {self.before}, has {self.now()}")
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from load import CASES, Load
-from server import Server
+from server import Server, wait_until
 
 
 def ask(server, strike=None):
@@ -27,14 +27,15 @@ def ask(server, strike=None):
 
 def standbys(server, count, seconds=20):
     """Process ids of the standbys, once there are so many and they have nothing left to do."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = server.children("standby")
-        if len(found) == count:
-            time.sleep(0.5)
-            return sorted(found)
-        time.sleep(0.05)
-    raise AssertionError(f"{server.children('standby')} stand by, not {count}\n{server.text()}")
+    found = []
+
+    def all_there():
+        found[:] = server.children("standby")
+        return len(found) == count
+
+    wait_until(all_there, lambda: f"{found} stand by, not {count}\n{server.text()}", seconds)
+    time.sleep(0.5)
+    return sorted(found)
 
 
 def main():

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/eventually.hpp"
 #include "tests/transport/cluster/certificates.hpp"
 #include "transport/cluster/links.hpp"
 
@@ -163,7 +164,7 @@ class gate_test : public ::testing::Test {
   }
   // Those who are refused hear of it before the head counts them.
   void expect_refused(int count) const {
-    for (int i = 0; i < 500 && refused_ < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    test::eventually([&] { return refused_ >= count; }, std::chrono::seconds(5));
     EXPECT_EQ(refused_, count);
   }
 

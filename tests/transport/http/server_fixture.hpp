@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/eventually.hpp"
 #include "tests/transport/http/client.hpp"
 #include "tests/transport/http/scripted_handler.hpp"
 #include "transport/http/server.hpp"
@@ -39,11 +40,7 @@ class server_fixture : public ::testing::Test {
   }
   template <class Condition>
   static bool eventually(Condition condition) {
-    for (int i = 0; i < 1000; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
+    return test::eventually(condition, std::chrono::seconds(10));
   }
 
   http::server_options options{"127.0.0.1", 0, 2, {}, "1.2.3", {}};
